@@ -16,8 +16,8 @@ type Container struct {
 	Pull  Pull    `json:"pull,omitempty"`
 	// Mounts are files and folders of each node, which its ranks' user may reach.
 	Mounts []Mount `json:"mounts,omitempty"`
-	// ModelCache is a folder of each node for Hugging Face's models, made as the ranks' user where it is missing, and mounted
-	// where their libraries look; "": the user's own, where that is there; NoModelCache: none.
+	// ModelCache is a folder of each node for Hugging Face's models, made as the ranks' user where it is missing, and
+	// mounted where their libraries look; "": the user's own, where that is there; NoModelCache: none.
 	ModelCache string `json:"model_cache,omitempty"`
 	// CacheOffered says that a workload has named ModelCache, and no user: a node whose rules refuse it does without.
 	CacheOffered bool `json:"cache_offered,omitempty"`
@@ -115,16 +115,19 @@ func (c *Container) validate() error {
 		return nil
 	}
 	switch {
-	case c.Image == "" || len(c.Image) > maxWordBytes || strings.HasPrefix(c.Image, "-") || strings.ContainsFunc(c.Image, func(r rune) bool { return r <= ' ' || r > '~' }):
+	case c.Image == "" || len(c.Image) > maxWordBytes || strings.HasPrefix(c.Image, "-") ||
+		strings.ContainsFunc(c.Image, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return fmt.Errorf("--image %q: %w: want a reference such as nvcr.io/nvidia/pytorch:25.10-py3", c.Image, ErrInvalid)
 	case c.Pull != "" && c.Pull != PullMissing && c.Pull != PullAlways && c.Pull != PullNever:
 		return fmt.Errorf("--pull %q: %w: want missing, always or never", c.Pull, ErrInvalid)
 	case c.ShmBytes < 0:
 		return fmt.Errorf("--shm-size %d: %w: want 0 or more bytes", c.ShmBytes, ErrInvalid)
 	case len(c.Mounts) > MaxMounts || len(c.Args) > MaxMounts:
-		return fmt.Errorf("--mount, --docker-arg: %w: %d and %d of them, at most %d each", ErrInvalid, len(c.Mounts), len(c.Args), MaxMounts)
+		return fmt.Errorf("--mount, --docker-arg: %w: %d and %d of them, at most %d each", ErrInvalid, len(c.Mounts),
+			len(c.Args), MaxMounts)
 	}
-	if m := c.ModelCache; m != "" && m != NoModelCache && (!path.IsAbs(m) || strings.Contains(m, ":") || validText(m) != nil) {
+	if m := c.ModelCache; m != "" && m != NoModelCache &&
+		(!path.IsAbs(m) || strings.Contains(m, ":") || validText(m) != nil) {
 		return fmt.Errorf("--model-cache %q: %w: want an absolute path without a colon, or none", m, ErrInvalid)
 	}
 	for _, m := range c.Mounts {
@@ -148,7 +151,8 @@ func (c *Container) alike(d *Container) bool {
 	if c == nil || d == nil {
 		return c == d
 	}
-	return c.Image == d.Image && c.Pull == d.Pull && c.ShmBytes == d.ShmBytes && c.ModelCache == d.ModelCache && slices.Equal(c.Mounts, d.Mounts) && slices.Equal(c.Args, d.Args)
+	return c.Image == d.Image && c.Pull == d.Pull && c.ShmBytes == d.ShmBytes && c.ModelCache == d.ModelCache &&
+		slices.Equal(c.Mounts, d.Mounts) && slices.Equal(c.Args, d.Args)
 }
 
 // textBytes is what the user's words in it take, without the command.
@@ -214,5 +218,6 @@ func UnlikeImages(name string, hosts []string, seen []*ImageSeen) string {
 		}
 		parts = append(parts, fmt.Sprintf("%s %s %s", strings.Join(having[i], ", "), verb, im))
 	}
-	return fmt.Sprintf("the machines have different images under the name %s: %s: bring the same one to all (--pull always), or name it by its digest", name, strings.Join(parts, "; "))
+	return fmt.Sprintf("the machines have different images under the name %s: %s: bring the same one to all "+
+		"(--pull always), or name it by its digest", name, strings.Join(parts, "; "))
 }

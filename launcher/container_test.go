@@ -66,7 +66,8 @@ func TestStageInContainer(t *testing.T) {
 func TestSameImage(t *testing.T) {
 	a := ImageSeen{ID: "sha256:aaaa", Digest: "sha256:dddd"}
 	for other, same := range map[ImageSeen]bool{
-		{ID: "sha256:aaaa"}: true, {ID: "sha256:bbbb", Digest: "sha256:dddd"}: true, {ID: "sha256:bbbb"}: false, {ID: "sha256:bbbb", Digest: "sha256:eeee"}: false,
+		{ID: "sha256:aaaa"}: true, {ID: "sha256:bbbb", Digest: "sha256:dddd"}: true, {ID: "sha256:bbbb"}: false,
+		{ID: "sha256:bbbb", Digest: "sha256:eeee"}: false,
 	} {
 		if a.Same(other) != same || other.Same(a) != same {
 			t.Errorf("%+v and %+v: want %v", a, other, same)

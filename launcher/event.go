@@ -48,7 +48,8 @@ type Event struct {
 	// grows they are at work. Last is the end of it.
 	Moved int64  `json:"moved,omitempty"`
 	Last  string `json:"last,omitempty"`
-	Text  string `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended, Preparing
+	// Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended, Preparing
+	Text string `json:"text,omitempty"`
 	// Image is what the node has of the ranks' image (Prepared); nil: they run on the host.
 	Image *ImageSeen `json:"image,omitempty"`
 	// Service is what was found (Served).

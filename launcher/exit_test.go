@@ -44,7 +44,8 @@ func TestRootCause(t *testing.T) {
 	fail, ended := Exit{Code: 1}, Exit{Signal: 15, ByUs: true}
 	killed, lost := Exit{Signal: 9}, Exit{Code: 1, LostPeer: true}
 	crash, abort := Exit{Signal: 11}, Exit{Code: 11, Cause: "MPI_Abort with code 11", Deliberate: true}
-	own, noticed := Exit{Code: 9, Deliberate: true}, Exit{Code: 15, Cause: "MPI_Abort with code 15", Deliberate: true, LostPeer: true}
+	own, noticed := Exit{Code: 9, Deliberate: true},
+		Exit{Code: 15, Cause: "MPI_Abort with code 15", Deliberate: true, LostPeer: true}
 	var crashes []RankExit
 	for rank := range 63 {
 		crashes = append(crashes, at(rank, 10+rank, crash))
@@ -53,31 +54,41 @@ func TestRootCause(t *testing.T) {
 		exits []RankExit
 		want  int // -1 = none
 	}{
-		"nothing has ended":                              {nil, -1},
-		"all is well":                                    {[]RankExit{at(0, 1, Exit{}), at(1, 2, Exit{})}, -1},
-		"the earliest, not the last":                     {[]RankExit{at(2, 5, fail), at(0, 9, fail), at(1, 3, fail)}, 1},
-		"ended by us is no cause":                        {[]RankExit{at(0, 1, ended), at(1, 2, fail)}, 1},
-		"only ended by us":                               {[]RankExit{at(0, 1, ended), at(1, 2, ended)}, -1},
-		"a success comes first":                          {[]RankExit{at(0, 1, Exit{}), at(1, 2, fail)}, 1},
-		"never ran":                                      {[]RankExit{at(0, 2, fail), at(3, 1, Exit{Error: "exec: not found"})}, 3},
-		"at once: the lowest rank":                       {[]RankExit{at(2, 1, fail), at(1, 1, fail)}, 1},
-		"seen late, and killed":                          {[]RankExit{at(0, 20, fail), at(1, 25, killed), at(2, 22, Exit{Code: 2})}, 1},
-		"seen late, and unlike":                          {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7}), at(2, 22, fail)}, 1},
-		"unlike, but later":                              {[]RankExit{at(0, 20, fail), at(1, 190, Exit{Code: 7}), at(2, 22, fail)}, 0},
-		"killed, but later":                              {[]RankExit{at(0, 20, fail), at(1, 190, killed)}, 0},
-		"two cannot outvote one":                         {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7})}, 0},
-		"each one is unlike":                             {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7}), at(2, 22, Exit{Code: 2})}, 0},
-		"an abort may be a notice":                       {[]RankExit{at(0, 20, Exit{Code: 7}), at(1, 25, Exit{Signal: 6})}, 0},
-		"only lost peers":                                {[]RankExit{at(0, 20, lost), at(1, 10, lost)}, 1},
-		"a crash seen before the abort that it is of":    {[]RankExit{at(6, 400, abort), at(2, 10, crash), at(5, 12, crash)}, 6},
-		"one of 64":                                      {append(crashes, at(63, 900, abort)), 63},
-		"the first of several aborts":                    {[]RankExit{at(2, 10, crash), at(6, 40, abort), at(3, 30, abort), at(1, 50, abort)}, 3},
-		"an abort without a crash, seen late":            {[]RankExit{at(2, 20, fail), at(6, 60, abort)}, 6},
-		"a crash seen before the exit that it is of":     {[]RankExit{at(6, 40, own), at(2, 10, crash)}, 6},
-		"a rank that dies, and one that goes on":         {[]RankExit{at(6, 5000, abort), at(2, 10, crash)}, 2},
-		"a crash that others abort over":                 {[]RankExit{at(6, 40, noticed), at(3, 45, noticed), at(2, 60, crash)}, 2},
-		"no program kills its neighbour by leaving":      {[]RankExit{at(6, 40, abort), at(2, 10, killed)}, 2},
-		"nor does it have the node end one":              {[]RankExit{at(6, 40, abort), at(2, 10, Exit{Signal: 9, Cause: "memory"})}, 2},
+		"nothing has ended":          {nil, -1},
+		"all is well":                {[]RankExit{at(0, 1, Exit{}), at(1, 2, Exit{})}, -1},
+		"the earliest, not the last": {[]RankExit{at(2, 5, fail), at(0, 9, fail), at(1, 3, fail)}, 1},
+		"ended by us is no cause":    {[]RankExit{at(0, 1, ended), at(1, 2, fail)}, 1},
+		"only ended by us":           {[]RankExit{at(0, 1, ended), at(1, 2, ended)}, -1},
+		"a success comes first":      {[]RankExit{at(0, 1, Exit{}), at(1, 2, fail)}, 1},
+		"never ran": {[]RankExit{at(0, 2, fail),
+			at(3, 1, Exit{Error: "exec: not found"})}, 3},
+		"at once: the lowest rank": {[]RankExit{at(2, 1, fail), at(1, 1, fail)}, 1},
+		"seen late, and killed": {[]RankExit{at(0, 20, fail), at(1, 25, killed),
+			at(2, 22, Exit{Code: 2})}, 1},
+		"seen late, and unlike": {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7}),
+			at(2, 22, fail)}, 1},
+		"unlike, but later": {[]RankExit{at(0, 20, fail), at(1, 190, Exit{Code: 7}),
+			at(2, 22, fail)}, 0},
+		"killed, but later":      {[]RankExit{at(0, 20, fail), at(1, 190, killed)}, 0},
+		"two cannot outvote one": {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7})}, 0},
+		"each one is unlike": {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7}),
+			at(2, 22, Exit{Code: 2})}, 0},
+		"an abort may be a notice": {[]RankExit{at(0, 20, Exit{Code: 7}),
+			at(1, 25, Exit{Signal: 6})}, 0},
+		"only lost peers": {[]RankExit{at(0, 20, lost), at(1, 10, lost)}, 1},
+		"a crash seen before the abort that it is of": {[]RankExit{at(6, 400, abort), at(2, 10, crash),
+			at(5, 12, crash)}, 6},
+		"one of 64": {append(crashes, at(63, 900, abort)), 63},
+		"the first of several aborts": {[]RankExit{at(2, 10, crash), at(6, 40, abort),
+			at(3, 30, abort), at(1, 50, abort)}, 3},
+		"an abort without a crash, seen late":        {[]RankExit{at(2, 20, fail), at(6, 60, abort)}, 6},
+		"a crash seen before the exit that it is of": {[]RankExit{at(6, 40, own), at(2, 10, crash)}, 6},
+		"a rank that dies, and one that goes on":     {[]RankExit{at(6, 5000, abort), at(2, 10, crash)}, 2},
+		"a crash that others abort over": {[]RankExit{at(6, 40, noticed), at(3, 45, noticed),
+			at(2, 60, crash)}, 2},
+		"no program kills its neighbour by leaving": {[]RankExit{at(6, 40, abort), at(2, 10, killed)}, 2},
+		"nor does it have the node end one": {[]RankExit{at(6, 40, abort),
+			at(2, 10, Exit{Signal: 9, Cause: "memory"})}, 2},
 		"a crash of a program that has left its own way": {[]RankExit{at(6, 40, Exit{Code: 9}), at(2, 10, crash)}, 2},
 		"a cause behind lost peers":                      {[]RankExit{at(0, 20, lost), at(1, 10, lost), at(2, 900, fail)}, 2},
 	}
@@ -102,12 +113,14 @@ func TestRootCauseIsTheSameForEveryObserver(t *testing.T) {
 				Time: time.UnixMilli(rapid.Int64Range(0, 3).Draw(t, "ms")),
 				Exit: Exit{
 					Code: rapid.IntRange(0, 2).Draw(t, "code"), Signal: rapid.SampledFrom([]int{0, 0, 9, 11}).Draw(t, "signal"),
-					ByUs: rapid.Bool().Draw(t, "byUs"), Deliberate: rapid.Bool().Draw(t, "deliberate"), LostPeer: rapid.Bool().Draw(t, "lost"),
+					ByUs: rapid.Bool().Draw(t, "byUs"), Deliberate: rapid.Bool().Draw(t, "deliberate"),
+					LostPeer: rapid.Bool().Draw(t, "lost"),
 				},
 			}
 		}), 0, 8, func(e RankExit) int { return e.Rank }).Draw(t, "exits")
 		want := RootCause(exits)
-		rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)).Shuffle(len(exits), func(i, j int) { exits[i], exits[j] = exits[j], exits[i] })
+		rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)).Shuffle(len(exits),
+			func(i, j int) { exits[i], exits[j] = exits[j], exits[i] })
 		if d := cmp.Diff(want, RootCause(exits)); d != "" {
 			t.Fatal(d)
 		}

@@ -27,8 +27,8 @@ type Filter struct {
 	Moved map[NodeID][]netip.Addr `json:"moved,omitempty"`
 }
 
-// Readdress says what of a filter is another with the addresses that nodes have now; nodes that addrs has not keep what they
-// had. What was planned stays: a node may get its address back. The filter itself is left as it is.
+// Readdress says what of a filter is another with the addresses that nodes have now; nodes that addrs has not keep
+// what they had. What was planned stays: a node may get its address back. The filter itself is left as it is.
 func (f Filter) Readdress(addrs map[NodeID][]netip.Addr) (now Filter, changed bool) {
 	now = f
 	now.Moved = nil
@@ -39,7 +39,8 @@ func (f Filter) Readdress(addrs map[NodeID][]netip.Addr) (now Filter, changed bo
 		}
 		for _, a := range known {
 			a = bare(a)
-			if !slices.ContainsFunc(f.Members, func(m netip.Addr) bool { return bare(m) == a }) && !slices.Contains(now.Moved[id], a) {
+			if !slices.ContainsFunc(f.Members, func(m netip.Addr) bool { return bare(m) == a }) &&
+				!slices.Contains(now.Moved[id], a) {
 				if now.Moved == nil {
 					now.Moved = map[NodeID][]netip.Addr{}
 				}

@@ -23,8 +23,10 @@ func TestReaddress(t *testing.T) {
 		changed bool
 		admits  string
 	}{
-		{map[NodeID]string{"a": "10.0.0.1 fe80::1%p0", "b": "10.0.0.2", "c": "10.0.0.3"}, false, "10.0.0.1 fe80::1%p0 10.0.0.2"},
-		{map[NodeID]string{"a": "10.0.0.8 fe80::8%p1", "b": "10.0.0.2"}, true, "10.0.0.1 fe80::1%p0 10.0.0.2 10.0.0.8 fe80::8"},
+		{map[NodeID]string{"a": "10.0.0.1 fe80::1%p0", "b": "10.0.0.2", "c": "10.0.0.3"}, false,
+			"10.0.0.1 fe80::1%p0 10.0.0.2"},
+		{map[NodeID]string{"a": "10.0.0.8 fe80::8%p1", "b": "10.0.0.2"}, true,
+			"10.0.0.1 fe80::1%p0 10.0.0.2 10.0.0.8 fe80::8"},
 		{map[NodeID]string{"b": "::ffff:10.0.0.9"}, true, "10.0.0.1 fe80::1%p0 10.0.0.2 10.0.0.8 fe80::8 10.0.0.9"},
 		{nil, false, "10.0.0.1 fe80::1%p0 10.0.0.2 10.0.0.8 fe80::8 10.0.0.9"},
 		{map[NodeID]string{"a": "10.0.0.7", "b": "10.0.0.9"}, true, "10.0.0.1 fe80::1%p0 10.0.0.2 10.0.0.7 10.0.0.9"},
@@ -38,7 +40,8 @@ func TestReaddress(t *testing.T) {
 		if changed != step.changed {
 			t.Errorf("told %v: changed is %v", step.told, changed)
 		}
-		if diff := cmp.Diff(addrs(step.admits), now.Admits(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(addrs(step.admits), now.Admits(),
+			cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("told %v (-want +got):\n%s", step.told, diff)
 		}
 		f = now

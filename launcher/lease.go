@@ -46,17 +46,21 @@ func (s Spec) LeaseOver() time.Duration {
 func (s Spec) validateLease() error {
 	switch {
 	case s.OnPartition != "" && s.OnPartition != ContinueOnPartition && s.OnPartition != EndOnPartition:
-		return fmt.Errorf("--on-partition %q: %w: want %s or %s", s.OnPartition, ErrInvalid, ContinueOnPartition, EndOnPartition)
+		return fmt.Errorf("--on-partition %q: %w: want %s or %s", s.OnPartition, ErrInvalid, ContinueOnPartition,
+			EndOnPartition)
 	case s.OnPartition != EndOnPartition:
 		return nil
 	case s.MaxRestarts == 0:
 		return fmt.Errorf("--on-partition end: %w: it makes room for another attempt: add --max-restarts", ErrInvalid)
 	case s.Spare == 0 && (s.MinNodes == 0 || s.MinNodes == s.Nodes):
-		return fmt.Errorf("--on-partition end: %w: without the machine that is cut off there is none for another attempt: add --spare, or give --nodes MIN:MAX", ErrInvalid)
+		return fmt.Errorf("--on-partition end: %w: without the machine that is cut off there is none for another "+
+			"attempt: add --spare, or give --nodes MIN:MAX", ErrInvalid)
 	case s.NodeTimeout == Never:
-		return fmt.Errorf("--on-partition end: %w: ranks are ended after --node-timeout: give one of %s or more", ErrInvalid, MinLease)
+		return fmt.Errorf("--on-partition end: %w: ranks are ended after --node-timeout: give one of %s or more",
+			ErrInvalid, MinLease)
 	case s.NodeTimeout != 0 && s.NodeTimeout < MinLease:
-		return fmt.Errorf("--node-timeout %s: %w: with --on-partition end want %s or more, as a change of leaders takes some seconds", s.NodeTimeout, ErrInvalid, MinLease)
+		return fmt.Errorf("--node-timeout %s: %w: with --on-partition end want %s or more, as a change of leaders "+
+			"takes some seconds", s.NodeTimeout, ErrInvalid, MinLease)
 	}
 	return nil
 }

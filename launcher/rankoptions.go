@@ -2,12 +2,14 @@ package launcher
 
 import "fmt"
 
-// RankOptions are what a user asks of each rank's process. They are one value, passed whole from the request to whatever
-// becomes the rank: a Stage, a shim.Rank, its confinement and a container.Spec have it inside. A new option is a field
-// here with its check, a flag of the command line, and a line where the process (shim) and the container are made.
+// RankOptions are what a user asks of each rank's process. They are one value, passed whole from the request to
+// whatever becomes the rank: a Stage, a shim.Rank, its confinement and a container.Spec have it inside. A new option
+// is a field here with its check, a flag of the command line, and a line where the process (shim) and the container
+// are made.
 type RankOptions struct {
 	Ulimits []Ulimit `json:"ulimits,omitempty"`
-	BindTo  Binding  `json:"bind_to,omitempty"` // where Assignment places the rank; the shim is told which CPUs that makes
+	// where Assignment places the rank; the shim is told which CPUs that makes
+	BindTo Binding `json:"bind_to,omitempty"`
 }
 
 // IsZero tells whether a rank is a process like any other.

@@ -21,7 +21,8 @@ func TestParseUlimit(t *testing.T) {
 			t.Errorf("%s is shown as %s", text, got)
 		}
 	}
-	for _, text := range []string{"", "nofile", "nofile=", "nofile=many", "files=3", "nofile=5:3", "nofile=-2", "nofile=unlimited:5", "as=1", "rtprio=100", "nice=41", "nice=-10"} {
+	for _, text := range []string{"", "nofile", "nofile=", "nofile=many", "files=3", "nofile=5:3", "nofile=-2",
+		"nofile=unlimited:5", "as=1", "rtprio=100", "nice=41", "nice=-10"} {
 		if _, err := ParseUlimit(text); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -71,7 +72,9 @@ func TestPriorityIsRoots(t *testing.T) {
 			t.Fatal(err)
 		}
 		for user, want := range map[string]bool{"root": true, "": true, "ann": limit == "rtprio=0" || limit == "nofile=100"} {
-			s := Spec{ID: NewJobID(), User: user, Stages: []Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: Lits("true"), Workdir: "/", RankOptions: RankOptions{Ulimits: []Ulimit{u}}}}}.WithDefaults()
+			s := Spec{ID: NewJobID(), User: user,
+				Stages: []Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: Lits("true"), Workdir: "/",
+					RankOptions: RankOptions{Ulimits: []Ulimit{u}}}}}.WithDefaults()
 			if err := s.Validate(); (err == nil) != want || err != nil && !errors.Is(err, ErrInvalid) {
 				t.Errorf("%s of %q: %v", limit, user, err)
 			}

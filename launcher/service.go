@@ -110,7 +110,8 @@ func (s Spec) validateService() error {
 	case len(v.Port) == 0:
 		return fmt.Errorf("service: %w: it has no port", ErrInvalid)
 	case v.Health != "" && !strings.HasPrefix(v.Health, "/") || v.Metrics != "" && !strings.HasPrefix(v.Metrics, "/"):
-		return fmt.Errorf("service: %w: --health %q, --metrics %q: want paths that begin with a slash", ErrInvalid, v.Health, v.Metrics)
+		return fmt.Errorf("service: %w: --health %q, --metrics %q: want paths that begin with a slash", ErrInvalid,
+			v.Health, v.Metrics)
 	case v.Probe != "" && v.Probe != ProbeHealth && v.Probe != ProbeGenerate:
 		return fmt.Errorf("--probe %q: %w: want health or generate", v.Probe, ErrInvalid)
 	case v.OnWedge != "" && v.OnWedge != WedgeReport && v.OnWedge != WedgeRestart:
@@ -118,9 +119,12 @@ func (s Spec) validateService() error {
 	case v.OnWedge == WedgeRestart && v.Restarts == 0:
 		return fmt.Errorf("--on-wedge restart: %w: --restart no leaves it no attempt", ErrInvalid)
 	case v.OnWedge == WedgeRestart && v.Metrics == "":
-		return fmt.Errorf("--on-wedge restart: %w: that it is wedged is told by its metrics: say where they are (--metrics)", ErrInvalid)
-	case v.Restarts < 0 || v.Restarts > MaxServiceRestarts || v.Per < 0 || v.Per > MaxRestartPer || (v.Restarts > 0) != (v.Per > 0):
-		return fmt.Errorf("--restart %d/%s: %w: want up to %d attempts in up to %d days, such as 3/hour", v.Restarts, v.Per, ErrInvalid, MaxServiceRestarts, MaxRestartPer/(24*time.Hour))
+		return fmt.Errorf("--on-wedge restart: %w: that it is wedged is told by its metrics: say where they are "+
+			"(--metrics)", ErrInvalid)
+	case v.Restarts < 0 || v.Restarts > MaxServiceRestarts || v.Per < 0 || v.Per > MaxRestartPer ||
+		(v.Restarts > 0) != (v.Per > 0):
+		return fmt.Errorf("--restart %d/%s: %w: want up to %d attempts in up to %d days, such as 3/hour", v.Restarts,
+			v.Per, ErrInvalid, MaxServiceRestarts, MaxRestartPer/(24*time.Hour))
 	case s.NodeTimeout != 0 && s.NodeTimeout != Never:
 		return fmt.Errorf("--node-timeout: %w: silence never ends a service", ErrInvalid)
 	case s.OnPartition == EndOnPartition:

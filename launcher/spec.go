@@ -299,7 +299,8 @@ var ErrInvalid = errors.New("invalid")
 // Validate tells the first thing that is wrong with the spec, by the names a
 // user knows it under.
 func (s Spec) Validate() error {
-	if err := errors.Join(s.ID.Validate(), s.Staged.validate(), validPublished(s.Publish), s.validateSecrets()); err != nil {
+	if err := errors.Join(s.ID.Validate(), s.Staged.validate(), validPublished(s.Publish),
+		s.validateSecrets()); err != nil {
 		return err
 	}
 	switch {
@@ -312,11 +313,13 @@ func (s Spec) Validate() error {
 	case s.MinNodes < 0 || s.Nodes > 0 && s.MinNodes > s.Nodes:
 		return fmt.Errorf("--nodes %d:%d: %w: want the smaller number first", s.MinNodes, s.Nodes, ErrInvalid)
 	case s.Spare < 0 || s.MaxRestarts < 0 || s.MaxRestarts > MaxRestarts:
-		return fmt.Errorf("--spare %d, --max-restarts %d: %w: want 0 or more, and at most %d restarts", s.Spare, s.MaxRestarts, ErrInvalid, MaxRestarts)
+		return fmt.Errorf("--spare %d, --max-restarts %d: %w: want 0 or more, and at most %d restarts", s.Spare,
+			s.MaxRestarts, ErrInvalid, MaxRestarts)
 	case s.Spare > 0 && s.MaxRestarts == 0 && s.Service == nil:
 		return fmt.Errorf("--spare %d: %w: spare nodes are for another attempt: add --max-restarts", s.Spare, ErrInvalid)
 	case len(s.On) > 0 && s.Nodes+s.Spare > len(s.On) && s.Spare > 0:
-		return fmt.Errorf("--spare %d: %w: --on names fewer than these and %d nodes: %s", s.Spare, ErrInvalid, s.Nodes, strings.Join(s.On, ", "))
+		return fmt.Errorf("--spare %d: %w: --on names fewer than these and %d nodes: %s", s.Spare, ErrInvalid, s.Nodes,
+			strings.Join(s.On, ", "))
 	case len(s.On) > 0 && s.Nodes > len(s.On):
 		return fmt.Errorf("--nodes %d: %w: --on names fewer: %s", s.Nodes, ErrInvalid, strings.Join(s.On, ", "))
 	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
@@ -432,10 +435,12 @@ func (st Stage) validate() error {
 		}
 	}
 	if size := st.textBytes(); size > MaxTextBytes {
-		return fmt.Errorf("stage %s: %w: command and environment take %d bytes, at most %d: put them into a file that the program reads", st.Name, ErrInvalid, size, MaxTextBytes)
+		return fmt.Errorf("stage %s: %w: command and environment take %d bytes, at most %d: put them into a file "+
+			"that the program reads", st.Name, ErrInvalid, size, MaxTextBytes)
 	}
 	if len(st.Env) > MaxEnv {
-		return fmt.Errorf("stage %s: %w: %d variables, at most %d: put them into a file that the program reads", st.Name, ErrInvalid, len(st.Env), MaxEnv)
+		return fmt.Errorf("stage %s: %w: %d variables, at most %d: put them into a file that the program reads",
+			st.Name, ErrInvalid, len(st.Env), MaxEnv)
 	}
 	return nil
 }

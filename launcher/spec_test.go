@@ -36,8 +36,9 @@ func TestSpecValidate(t *testing.T) {
 		"more than --on":     {func(s *Spec) { s.Nodes, s.On = 3, []string{"a", "b"} }, "--on names fewer: a, b"},
 		"--on twice":         {func(s *Spec) { s.Nodes, s.On = 2, []string{"a", "a"} }, "--on a: invalid: named twice"},
 		"--on and --exclude": {func(s *Spec) { s.On, s.Exclude = []string{"a"}, []string{"b", "a"} }, "--exclude a"},
-		"input of no rank":   {func(s *Spec) { s.Nodes, s.Stages[0].Stdin = 2, "2" }, "--stdin 2: invalid: the job's ranks are 0 to 1"},
-		"input of the last":  {func(s *Spec) { s.Nodes, s.On, s.Stages[0].Stdin = 0, []string{"a", "b"}, "1" }, ""},
+		"input of no rank": {func(s *Spec) { s.Nodes, s.Stages[0].Stdin = 2, "2" },
+			"--stdin 2: invalid: the job's ranks are 0 to 1"},
+		"input of the last": {func(s *Spec) { s.Nodes, s.On, s.Stages[0].Stdin = 0, []string{"a", "b"}, "1" }, ""},
 		"too many variables": {func(s *Spec) {
 			s.Stages[0].Env = make([]Var, MaxEnv+1)
 			for i := range s.Stages[0].Env {
@@ -59,18 +60,21 @@ func TestSpecValidate(t *testing.T) {
 		"no ranks":            {func(s *Spec) { s.Stages[0].RanksPerNode = 0 }, "--nproc-per-node 0"},
 		"most ranks":          {func(s *Spec) { s.Stages[0].RanksPerNode = MaxRanksPerNode }, ""},
 		"too many ranks":      {func(s *Spec) { s.Stages[0].RanksPerNode = MaxRanksPerNode + 1 }, "--nproc-per-node 1025"},
-		"too many arguments":  {func(s *Spec) { s.Stages[0].Argv = Lits(append(make([]string, MaxArgs), "x")...) }, "no command"},
+		"too many arguments": {func(s *Spec) { s.Stages[0].Argv = Lits(append(make([]string, MaxArgs), "x")...) },
+			"no command"},
 		"4097 arguments": {func(s *Spec) {
 			s.Stages[0].Argv = append(Lits("x"), Lits(make([]string, MaxArgs)...)...)
 		}, "4097 arguments, at most 4096"},
-		"relative workdir":      {func(s *Spec) { s.Stages[0].Workdir = "tmp" }, `--workdir "tmp"`},
-		"NUL in workdir":        {func(s *Spec) { s.Stages[0].Workdir = "/a\x00b" }, "NUL"},
-		"NUL in a file":         {func(s *Spec) { s.Stages[0].Files = []string{"a\x00b"} }, "NUL"},
-		"NUL in an argument":    {func(s *Spec) { s.Stages[0].Argv = Lits("a", "b\x00c") }, `argument "b\x00c"`},
-		"no UTF-8 in argument":  {func(s *Spec) { s.Stages[0].Argv = Lits("a", "\xff") }, "UTF-8"},
-		"no UTF-8 in variable":  {func(s *Spec) { s.Stages[0].Env = []Var{{Name: "A", Value: Lit("\xc3")}} }, "--env A: invalid: is not UTF-8"},
-		"unknown reference":     {func(s *Spec) { s.Stages[0].Argv = []Value{Of("moon")} }, `reference "moon"`},
-		"text and a reference":  {func(s *Spec) { s.Stages[0].Argv = []Value{{{Lit: "a", Ref: Rank}}} }, "both text and the reference"},
+		"relative workdir":     {func(s *Spec) { s.Stages[0].Workdir = "tmp" }, `--workdir "tmp"`},
+		"NUL in workdir":       {func(s *Spec) { s.Stages[0].Workdir = "/a\x00b" }, "NUL"},
+		"NUL in a file":        {func(s *Spec) { s.Stages[0].Files = []string{"a\x00b"} }, "NUL"},
+		"NUL in an argument":   {func(s *Spec) { s.Stages[0].Argv = Lits("a", "b\x00c") }, `argument "b\x00c"`},
+		"no UTF-8 in argument": {func(s *Spec) { s.Stages[0].Argv = Lits("a", "\xff") }, "UTF-8"},
+		"no UTF-8 in variable": {func(s *Spec) { s.Stages[0].Env = []Var{{Name: "A", Value: Lit("\xc3")}} },
+			"--env A: invalid: is not UTF-8"},
+		"unknown reference": {func(s *Spec) { s.Stages[0].Argv = []Value{Of("moon")} }, `reference "moon"`},
+		"text and a reference": {func(s *Spec) { s.Stages[0].Argv = []Value{{{Lit: "a", Ref: Rank}}} },
+			"both text and the reference"},
 		"variable":              {func(s *Spec) { s.Stages[0].Env = []Var{{Name: "_A1", Value: Of(Port)}} }, ""},
 		"variable with a '='":   {func(s *Spec) { s.Stages[0].Env = []Var{{Name: "A=B"}} }, `--env "A=B"`},
 		"variable with a digit": {func(s *Spec) { s.Stages[0].Env = []Var{{Name: "1A"}} }, `--env "1A"`},
@@ -116,7 +120,8 @@ func TestSpecValidate(t *testing.T) {
 
 func TestSpecWithDefaults(t *testing.T) {
 	got := Spec{On: []string{"a", "b"}, Grace: time.Second}.WithDefaults()
-	want := Spec{On: []string{"a", "b"}, Nodes: 2, Grace: time.Second, StartTimeout: DefaultStartTimeout, NodeTimeout: DefaultNodeTimeout}
+	want := Spec{On: []string{"a", "b"}, Nodes: 2, Grace: time.Second, StartTimeout: DefaultStartTimeout,
+		NodeTimeout: DefaultNodeTimeout}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -145,7 +150,8 @@ func TestNewJobIDIsValidAndNew(t *testing.T) {
 func TestFenceOrder(t *testing.T) {
 	at := func(n uint64, by NodeID, term uint64) Fence { return Fence{Epoch{n, by}, term} }
 	// A higher epoch beats any term; of two take-overs side by side one beats the other.
-	ordered := []Fence{{}, at(0, "", 1), at(0, "", 9), at(1, "", 0), at(1, "", 3), at(2, "a", 9), at(2, "b", 1), at(2, "b", 2), at(3, "a", 0)}
+	ordered := []Fence{{}, at(0, "", 1), at(0, "", 9), at(1, "", 0), at(1, "", 3), at(2, "a", 9), at(2, "b", 1),
+		at(2, "b", 2), at(3, "a", 0)}
 	for i, f := range ordered {
 		for j, g := range ordered {
 			want := 0

@@ -28,7 +28,8 @@ func (s *Staged) validate() error {
 		return nil
 	}
 	b, err := hex.DecodeString(s.Sum)
-	if err != nil || len(b) != 32 || s.Bytes < 0 || s.Bytes > MaxStagedBytes || strings.ContainsAny(string(s.From), "/\x00") {
+	if err != nil || len(b) != 32 || s.Bytes < 0 || s.Bytes > MaxStagedBytes ||
+		strings.ContainsAny(string(s.From), "/\x00") {
 		return fmt.Errorf("--stage: %w: %d bytes with the sum %q, handed over to node %q", ErrInvalid, s.Bytes, s.Sum, s.From)
 	}
 	return nil

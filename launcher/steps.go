@@ -85,7 +85,8 @@ func (s Spec) Stepped() bool {
 }
 
 func (st Stage) beyondPlain() bool {
-	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares || st.Replace || st.PIDsOf != ""
+	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares ||
+		st.Replace || st.PIDsOf != ""
 }
 
 // On tells whether the stage has ranks on a node.
@@ -136,7 +137,8 @@ func (s Spec) RanksOn(nodeRank int) int {
 
 // ReplacesOn tells whether ranks on a node may be started anew while the job runs.
 func (s Spec) ReplacesOn(nodeRank int) bool {
-	return s.MaxRestarts > 0 && slices.ContainsFunc(s.Steps(), func(st Stage) bool { return st.Replace && st.On(nodeRank) })
+	return s.MaxRestarts > 0 &&
+		slices.ContainsFunc(s.Steps(), func(st Stage) bool { return st.Replace && st.On(nodeRank) })
 }
 
 // WorldOf counts the ranks of all steps on so many nodes.
@@ -196,7 +198,8 @@ func (a Assignment) Local(localRank int) (step int, st Stage, placement Placemen
 	}
 	st = a.Spec.Steps()[step]
 	at, of := st.place(a.NodeRank, a.NodeCount)
-	placement.Rank, placement.World, placement.LocalWorld = at*st.RanksPerNode+placement.LocalRank, of*st.RanksPerNode, st.RanksPerNode
+	placement.Rank, placement.World, placement.LocalWorld = at*st.RanksPerNode+placement.LocalRank, of*st.RanksPerNode,
+		st.RanksPerNode
 	return step, st, placement
 }
 
@@ -211,21 +214,26 @@ func (s Spec) validateSteps() error {
 		if st.PIDsOf != "" && !slices.ContainsFunc(steps, func(of Stage) bool {
 			return of.Name == st.PIDsOf && names[of.Name] && of.Where == st.Where && !of.Replace
 		}) {
-			return fmt.Errorf("stage %s: %w: %q, whose processes it is to see, is no earlier stage of the same nodes", st.Name, ErrInvalid, st.PIDsOf)
+			return fmt.Errorf("stage %s: %w: %q, whose processes it is to see, is no earlier stage of the same nodes",
+				st.Name, ErrInvalid, st.PIDsOf)
 		}
 		names[st.Name] = true
 		if !st.Container.alike(steps[0].Container) {
-			return fmt.Errorf("stage %s: %w: all stages of a job run in containers of one kind, or all on the host", st.Name, ErrInvalid)
+			return fmt.Errorf("stage %s: %w: all stages of a job run in containers of one kind, or all on the host",
+				st.Name, ErrInvalid)
 		}
 		if len(st.Ports) > MaxNamedPorts || len(st.Ready) > MaxProbes {
-			return fmt.Errorf("stage %s: %w: %d ports and %d probes, at most %d and %d", st.Name, ErrInvalid, len(st.Ports), len(st.Ready), MaxNamedPorts, MaxProbes)
+			return fmt.Errorf("stage %s: %w: %d ports and %d probes, at most %d and %d", st.Name, ErrInvalid,
+				len(st.Ports), len(st.Ready), MaxNamedPorts, MaxProbes)
 		}
 		for _, p := range st.Ports {
 			if _, twice := ports[p.Name]; twice || !namePattern().MatchString(p.Name) || p.Count < 0 || p.Count > MaxPortCount {
-				return fmt.Errorf("stage %s: port %q: %w: want a name of its own, and 1 to %d ports", st.Name, p.Name, ErrInvalid, MaxPortCount)
+				return fmt.Errorf("stage %s: port %q: %w: want a name of its own, and 1 to %d ports", st.Name, p.Name,
+					ErrInvalid, MaxPortCount)
 			}
 			if int(p.At)+max(p.Count, 1)-1 > 1<<16-1 {
-				return fmt.Errorf("stage %s: port %q: %w: %d ports from %d on are more than there are", st.Name, p.Name, ErrInvalid, p.Count, p.At)
+				return fmt.Errorf("stage %s: port %q: %w: %d ports from %d on are more than there are", st.Name,
+					p.Name, ErrInvalid, p.Count, p.At)
 			}
 			ports[p.Name] = st.Where
 			for i := range counts {
@@ -251,7 +259,8 @@ func (s Spec) validateSteps() error {
 	nodes := s.WithDefaults().Nodes
 	for i := range min(nodes, 2) {
 		if n := s.RanksOn(i); n < 1 || n > MaxRanksPerNode {
-			return fmt.Errorf("job %s: %w: its stages have %d ranks on node %d, want 1 to %d", s.ID, ErrInvalid, n, i, MaxRanksPerNode)
+			return fmt.Errorf("job %s: %w: its stages have %d ranks on node %d, want 1 to %d", s.ID, ErrInvalid, n, i,
+				MaxRanksPerNode)
 		}
 	}
 	if main := s.MainStage(); main != nil && nodes < 2 && main.Where == OnRest {

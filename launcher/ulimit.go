@@ -37,7 +37,8 @@ func ParseUlimit(text string) (Ulimit, error) {
 		u.Hard, err = parseLimit(hard)
 	}
 	if err != nil {
-		return u, fmt.Errorf("%w: want NAME=SOFT or NAME=SOFT:HARD, such as memlock=unlimited or nofile=4096:65536", ErrInvalid)
+		return u, fmt.Errorf("%w: want NAME=SOFT or NAME=SOFT:HARD, such as memlock=unlimited or nofile=4096:65536",
+			ErrInvalid)
 	}
 	return u, u.validate()
 }
@@ -60,8 +61,8 @@ func limitText(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// mayAsk refuses what would let a user's ranks keep the agent, and all others, from the processors. User is empty where
-// ranks run as whoever starts them, and get no more than that one has.
+// mayAsk refuses what would let a user's ranks keep the agent, and all others, from the processors. User is empty
+// where ranks run as whoever starts them, and get no more than that one has.
 func (u Ulimit) mayAsk(user string) error {
 	if (u.Name == "rtprio" || u.Name == "nice") && u.Hard != 0 && user != "" && user != "root" {
 		return fmt.Errorf("%s: %w: only root's jobs may raise their priority, for it is above the agent's", u, ErrInvalid)
@@ -76,7 +77,8 @@ func (u Ulimit) validate() error {
 	case u.Soft < Unlimited || u.Hard < Unlimited:
 		return fmt.Errorf("%s: %w: want 0 or more, or unlimited", u, ErrInvalid)
 	case u.Name == "nice" && max(u.Soft, u.Hard) > 40, u.Name == "rtprio" && max(u.Soft, u.Hard) > 99:
-		return fmt.Errorf("%s: %w: want 0 to 99 of rtprio, 0 to 40 of nice, which is 20 less the lowest nice value", u, ErrInvalid)
+		return fmt.Errorf("%s: %w: want 0 to 99 of rtprio, 0 to 40 of nice, which is 20 less the lowest nice value", u,
+			ErrInvalid)
 	case u.Hard != Unlimited && (u.Soft == Unlimited || u.Soft > u.Hard):
 		return fmt.Errorf("%s: %w: the first number is above the second, which bounds it", u, ErrInvalid)
 	}

@@ -20,7 +20,8 @@ var secondNode = Assignment{
 func TestResolveKnowsEveryRef(t *testing.T) {
 	want := map[Ref]string{
 		Rank: "6", LocalRank: "2", NodeRank: "1", WorldSize: "8", LocalWorldSize: "4", NodeCount: "2",
-		Head: "192.168.100.1", Port: "29500", NodeAddr: "192.168.100.2", Management: "10.0.0.2", HeadHere: "0", Host: "spark2", Job: "abcd", RestartCount: "2",
+		Head: "192.168.100.1", Port: "29500", NodeAddr: "192.168.100.2", Management: "10.0.0.2", HeadHere: "0",
+		Host: "spark2", Job: "abcd", RestartCount: "2",
 		RestAt(50052): "192.168.100.2:50052,[fd00::3]:50052",
 	}
 	placement := secondNode.Placement(2, 29500)

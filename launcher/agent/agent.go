@@ -147,10 +147,14 @@ func Open(cfg Config) (*Agent, error) {
 		cfg.Keep.Jobs = logs.DefaultJobs
 	}
 	if !filepath.IsAbs(cfg.RunDir) || !filepath.IsAbs(cfg.LogDir) || cfg.Fabric == nil || cfg.Logger == nil {
-		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
+		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger",
+			cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop, attempts: map[launcher.Key]*attempt{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login.User{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}}
+	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop,
+		attempts: map[launcher.Key]*attempt{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login.User{},
+		filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{},
+		claims: map[launcher.Key][]launcher.Ports{}}
 	a.containers = container.NewHost(a.hostConfig())
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {

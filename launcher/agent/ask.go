@@ -24,7 +24,8 @@ type asking struct {
 // obeyProbe asks a step's probes until they pass.
 func (t *attempt) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launcher.AskReady) {
 	// Of a node that is only prepared the probes may be about others' ranks, which run.
-	if t.assignment == nil || t.entry.Phase != launcher.PhasePrepared && t.entry.Phase != launcher.PhaseStarted || t.ending || ask.Step < 0 || ask.Step >= len(t.assignment.Spec.Steps()) {
+	if t.assignment == nil || t.entry.Phase != launcher.PhasePrepared && t.entry.Phase != launcher.PhaseStarted ||
+		t.ending || ask.Step < 0 || ask.Step >= len(t.assignment.Spec.Steps()) {
 		return
 	}
 	if old := t.asked[ask.Step]; old != nil {
@@ -57,7 +58,8 @@ func (t *attempt) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask lau
 				return placement
 			},
 			Tell: func(ev launcher.Event) { t.change(&ev, nil) },
-			Exec: func(ctx context.Context, local int, argv []string, out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
+			Exec: func(ctx context.Context, local int, argv []string,
+				out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
 				e := shim.Exec{Session: fmt.Sprintf("probe-%d-%d", ask.Step, local), Rank: as.FirstRank + local, Argv: argv}
 				return t.a.Exec(ctx, as.Key, e, func() error { return nil }, out)
 			},
@@ -78,7 +80,8 @@ func (t *attempt) askNoMore() {
 // watch begins the looks, once, where the attempt is of a service and this is rank 0's node.
 func (t *attempt) watch(ctx context.Context, beside *sync.WaitGroup) {
 	as := t.assignment
-	if as == nil || as.Spec.Service == nil || as.NodeRank != 0 || t.unwatch != nil || t.ending || t.entry.Phase != launcher.PhaseStarted {
+	if as == nil || as.Spec.Service == nil || as.NodeRank != 0 || t.unwatch != nil || t.ending ||
+		t.entry.Phase != launcher.PhaseStarted {
 		return
 	}
 	ctx, t.unwatch = context.WithCancel(ctx)
@@ -111,8 +114,8 @@ func readSeen(dir string) (*launcher.ServiceSeen, error) {
 
 func servicePath(dir string) string { return filepath.Join(dir, "service.json") }
 
-// served tells what was seen of the service, and keeps it for leaders to come; what has turned, for a later incarnation of
-// this agent too.
+// served tells what was seen of the service, and keeps it for leaders to come; what has turned, for a later
+// incarnation of this agent too.
 func (t *attempt) served(seen launcher.ServiceSeen, turned bool) {
 	if turned {
 		if err := writeJSON(servicePath(t.dir), seen); err != nil {

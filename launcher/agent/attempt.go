@@ -91,7 +91,8 @@ func newAttempt(a *Agent, k launcher.Key, as *launcher.Assignment) *attempt {
 	t := &attempt{
 		a: a, key: k, dir: a.attemptDir(k), at: map[int]int{},
 		mail: make(chan struct{}, 1), news: make(chan shim.Event), entry: launcher.LedgerEntry{Key: k},
-		lease: renewal{wake: make(chan struct{}, 1)}, begun: make(chan error, launcher.MaxStages), steps: map[int]bool{}, asked: map[int]*asking{},
+		lease: renewal{wake: make(chan struct{}, 1)}, begun: make(chan error, launcher.MaxStages),
+		steps: map[int]bool{}, asked: map[int]*asking{},
 	}
 	t.assign(as)
 	return t
@@ -245,7 +246,8 @@ func (t *attempt) obeyPrepare(ctx context.Context) {
 	case t.entry.Phase == launcher.PhaseEnded:
 		t.change(&launcher.Event{Kind: launcher.Ended}, nil)
 	case t.entry.Phase >= launcher.PhasePrepared:
-		t.change(&launcher.Event{Kind: launcher.Prepared, Port: t.entry.Port, Ports: t.entry.Ports, Image: t.entry.Image}, nil)
+		t.change(&launcher.Event{Kind: launcher.Prepared, Port: t.entry.Port, Ports: t.entry.Ports,
+			Image: t.entry.Image}, nil)
 	case t.ready == nil:
 		pctx, abort := context.WithCancel(ctx)
 		ready := make(chan result, 1)
@@ -270,9 +272,10 @@ func (t *attempt) prepareDone(r result) bool {
 	}
 	t.plan, t.hold, t.shim, t.kept = r.plan, r.hold, r.shim, true
 	image := r.plan.container.ImageSeen()
-	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.at.port, Ports: r.at.own, Text: r.warning, Image: image}, func(e *launcher.LedgerEntry) {
-		e.Phase, e.Port, e.Ports, e.Image = launcher.PhasePrepared, r.at.port, r.at.own, image
-	})
+	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.at.port, Ports: r.at.own, Text: r.warning, Image: image},
+		func(e *launcher.LedgerEntry) {
+			e.Phase, e.Port, e.Ports, e.Image = launcher.PhasePrepared, r.at.port, r.at.own, image
+		})
 	return true
 }
 
@@ -384,7 +387,8 @@ func (t *attempt) ended(at time.Time) {
 	t.askNoMore()
 	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
-	t.change(&launcher.Event{Kind: launcher.Ended, Time: at}, func(e *launcher.LedgerEntry) { e.Phase, e.Stuck = launcher.PhaseEnded, "" })
+	t.change(&launcher.Event{Kind: launcher.Ended, Time: at},
+		func(e *launcher.LedgerEntry) { e.Phase, e.Stuck = launcher.PhaseEnded, "" })
 }
 
 // forget drops an attempt whose end is recorded. Its output stays.

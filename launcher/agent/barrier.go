@@ -35,7 +35,8 @@ func meetsInBarriers(as launcher.Assignment) bool {
 // Barrier takes what the ranks of another node have put before a barrier, and waits for
 // those of all nodes: this is rank 0's. from has to be node number node of the job: each
 // speaks for its own ranks.
-func (a *Agent) Barrier(ctx context.Context, from launcher.NodeID, k launcher.Key, node int, f mpi.Barrier) ([]launcher.Pair, error) {
+func (a *Agent) Barrier(ctx context.Context, from launcher.NodeID, k launcher.Key, node int,
+	f mpi.Barrier) ([]launcher.Pair, error) {
 	a.mu.Lock()
 	var m *meeting
 	if t := a.attempts[k]; t != nil {
@@ -46,7 +47,8 @@ func (a *Agent) Barrier(ctx context.Context, from launcher.NodeID, k launcher.Ke
 	case m == nil:
 		return nil, fmt.Errorf("barrier %d of job %s: %w: rank 0 of it is not here", f.Number, k.Job, launcher.ErrInvalid)
 	case node < 1 || node >= len(m.nodes) || m.nodes[node] != from:
-		return nil, fmt.Errorf("barrier %d of job %s: %w: node %d of it is not %s", f.Number, k.Job, launcher.ErrInvalid, node, from)
+		return nil, fmt.Errorf("barrier %d of job %s: %w: node %d of it is not %s", f.Number, k.Job,
+			launcher.ErrInvalid, node, from)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

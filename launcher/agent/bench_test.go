@@ -83,6 +83,7 @@ func BenchmarkFollow(b *testing.B) {
 	n.hear(launcher.Ended)
 	b.SetBytes(size)
 	for b.Loop() {
-		must(b, n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}, Follow: true}, func(launcher.Chunk) error { return nil }))
+		must(b, n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}, Follow: true},
+			func(launcher.Chunk) error { return nil }))
 	}
 }

@@ -24,7 +24,8 @@ func TestParseCPUs(t *testing.T) {
 // there are enough.
 func TestCoresAreDealtOut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cores, threads, n := rapid.IntRange(1, 24).Draw(t, "cores"), rapid.IntRange(1, 2).Draw(t, "threads"), rapid.IntRange(1, 30).Draw(t, "ranks")
+		cores, threads, n := rapid.IntRange(1, 24).Draw(t, "cores"), rapid.IntRange(1, 2).Draw(t, "threads"),
+			rapid.IntRange(1, 30).Draw(t, "ranks")
 		var m machine
 		for c := range cores {
 			var core []int

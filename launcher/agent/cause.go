@@ -95,9 +95,9 @@ func errorPath(as launcher.Assignment, rank int) string {
 	return filepath.Join(errorDir(as.Key, as.Node), fmt.Sprintf("rank-%d.json", rank))
 }
 
-// makeErrorDir makes the folder. Anybody may write beside it, and who has seen one attempt of a job knows the names of the
-// next ones: a folder of theirs, with links in it, would have the rank write where the links lead. So what is there and
-// not the rank's user's alone is removed, as root can, or refused.
+// makeErrorDir makes the folder. Anybody may write beside it, and who has seen one attempt of a job knows the names of
+// the next ones: a folder of theirs, with links in it, would have the rank write where the links lead. So what is
+// there and not the rank's user's alone is removed, as root can, or refused.
 func makeErrorDir(as launcher.Assignment, who login.User) error {
 	dir := errorDir(as.Key, as.Node)
 	err := os.Mkdir(dir, 0o700)

@@ -42,8 +42,8 @@ func TestAnExitIsExplained(t *testing.T) {
 	}
 }
 
-// Who knows the name of an attempt's folder, and makes it first, has no part in it: what they have put there is gone, and the
-// rank's user has the folder alone.
+// Who knows the name of an attempt's folder, and makes it first, has no part in it: what they have put there is gone,
+// and the rank's user has the folder alone.
 func TestErrorFolderOfSomebodyElse(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root, to be other users: run it by scripts/test")
@@ -51,7 +51,8 @@ func TestErrorFolderOfSomebodyElse(t *testing.T) {
 	ada := login.User{Name: "ada", UID: 54321, GID: 54321, Switches: true}
 	for name, plant := range map[string]func(dir, prey string) error{
 		"a folder with a link": func(dir, prey string) error {
-			return errors.Join(os.Mkdir(dir, 0o777), os.Symlink(prey, filepath.Join(dir, "rank-0.json")), os.Lchown(dir, 54322, 54322))
+			return errors.Join(os.Mkdir(dir, 0o777), os.Symlink(prey, filepath.Join(dir, "rank-0.json")),
+				os.Lchown(dir, 54322, 54322))
 		},
 		"a link to a folder": func(dir, prey string) error { return os.Symlink(filepath.Dir(prey), dir) },
 		"an open folder": func(dir, _ string) error {

@@ -30,7 +30,8 @@ func (a *Agent) taken(k launcher.Key, span launcher.Ports) error {
 		}
 		for _, its := range t.ports(a.claims[other]) {
 			if its.First <= span.Last && span.First <= its.Last {
-				return fmt.Errorf("port %d is job %s's here (`sparkrun ps %[2]s`): end that, or choose another port", max(its.First, span.First), other.Job)
+				return fmt.Errorf("port %d is job %s's here (`sparkrun ps %[2]s`): end that, or choose another port",
+					max(its.First, span.First), other.Job)
 			}
 		}
 	}

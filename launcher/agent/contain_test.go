@@ -51,14 +51,20 @@ func TestContainersAreRefused(t *testing.T) {
 		info, image map[string]any
 		change      func(*Config, *launcher.Container)
 	}{
-		"no container engine answers":  {change: func(cfg *Config, _ *launcher.Container) { cfg.Containers.Socket = "/nobody/here" }},
+		"no container engine answers": {change: func(cfg *Config,
+			_ *launcher.Container) {
+			cfg.Containers.Socket = "/nobody/here"
+		}},
 		"starts no containers":         {change: func(cfg *Config, _ *launcher.Container) { cfg.Containers = nil }},
 		"rootless":                     {info: map[string]any{"SecurityOptions": []string{"name=rootless"}}, image: anImage},
 		"userns-remap":                 {info: map[string]any{"SecurityOptions": []string{"name=userns"}}, image: anImage},
 		"is for s390x":                 {image: anImage},
 		"not on this node, and --pull": {change: func(_ *Config, c *launcher.Container) { c.Pull = launcher.PullNever }},
 		"not your image": {image: anImage, change: func(cfg *Config, _ *launcher.Container) {
-			cfg.Policy = containerPolicy(func(_ context.Context, w container.Wish) error { return errors.New("not your image: " + w.Image) })
+			cfg.Policy = containerPolicy(func(_ context.Context,
+				w container.Wish) error {
+				return errors.New("not your image: " + w.Image)
+			})
 		}},
 		"/nowhere:/x: not found here": {image: anImage, change: func(_ *Config, c *launcher.Container) {
 			c.Mounts = []launcher.Mount{{Source: "/nowhere", Target: "/x"}}
@@ -99,14 +105,16 @@ func TestExplainBeforeThePull(t *testing.T) {
 	model := t.TempDir()
 	as := n.as("true")
 	st := as.Spec.MainStage()
-	st.Container = &launcher.Container{Argv: launcher.Lits("serve", "it"), Image: "an/image:1", Pull: launcher.PullMissing, Mounts: []launcher.Mount{{Source: model, Target: model, ReadOnly: true}}}
+	st.Container = &launcher.Container{Argv: launcher.Lits("serve", "it"), Image: "an/image:1",
+		Pull: launcher.PullMissing, Mounts: []launcher.Mount{{Source: model, Target: model, ReadOnly: true}}}
 	st.Argv, st.Workdir = nil, ""
 	plans, m, err := n.a.Explain(n.ctx, as, model)
 	if err != nil || len(plans) != 1 || m == nil || !m.Found {
 		t.Fatalf("%v, %+v, model %+v", err, plans, m)
 	}
 	docker := strings.Join(plans[0].Docker, " ")
-	if p := plans[0]; !p.Pulls || p.Image != nil || !strings.Contains(docker, "an/image:1") || !strings.Contains(docker, "src="+model) || p.Argv[0] != "serve" {
+	if p := plans[0]; !p.Pulls || p.Image != nil || !strings.Contains(docker, "an/image:1") ||
+		!strings.Contains(docker, "src="+model) || p.Argv[0] != "serve" {
 		t.Errorf("%+v", p)
 	}
 	st.Container.Pull = launcher.PullNever
@@ -139,7 +147,8 @@ func TestRulesLeaveOutWhatIsOffered(t *testing.T) {
 		"a cache":          {true, false, "not your mount: " + hub},
 	} {
 		t.Run(name, func(t *testing.T) {
-			socket, end := fakeEngine(t, map[string]any{}, map[string]any{"Id": "sha256:0123", "Architecture": "s390x", "Config": map[string]any{}})
+			socket, end := fakeEngine(t, map[string]any{},
+				map[string]any{"Id": "sha256:0123", "Architecture": "s390x", "Config": map[string]any{}})
 			defer end() // before the node looks for what is left
 			n := newNode(t, func(cfg *Config) {
 				cfg.Containers = &container.Config{Socket: socket, Cluster: "c", Program: "/proc/self/exe"}
@@ -156,8 +165,10 @@ func TestRulesLeaveOutWhatIsOffered(t *testing.T) {
 			st := as.Spec.MainStage()
 			st.Argv, st.Workdir = nil, ""
 			st.Container = &launcher.Container{
-				Argv: launcher.Lits("true"), Image: "an/image", Pull: launcher.PullMissing, ModelCache: hub, CacheOffered: tc.offered,
-				Mounts: []launcher.Mount{{Source: models, Target: "/models"}, {Source: kernels, Target: "/kernels", Make: tc.make}},
+				Argv: launcher.Lits("true"), Image: "an/image", Pull: launcher.PullMissing, ModelCache: hub,
+				CacheOffered: tc.offered,
+				Mounts: []launcher.Mount{{Source: models, Target: "/models"},
+					{Source: kernels, Target: "/kernels", Make: tc.make}},
 			}
 			n.prepare(as)
 			if ev := n.hear(launcher.Refused); !strings.Contains(ev.Text, tc.want) {

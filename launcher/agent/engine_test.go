@@ -13,7 +13,8 @@ import (
 // Where a machine has just been booted its engine may come up after the agent: what needs it waits. In a
 // later incarnation of the agent nothing does.
 func TestEngineThatComesUpLater(t *testing.T) {
-	real, end := fakeEngine(t, map[string]any{}, map[string]any{"Id": "sha256:0123", "Architecture": "s390x", "Config": map[string]any{}})
+	real, end := fakeEngine(t, map[string]any{},
+		map[string]any{"Id": "sha256:0123", "Architecture": "s390x", "Config": map[string]any{}})
 	defer end()
 	dir, err := os.MkdirTemp("", "sr-")
 	must(t, err)

@@ -20,7 +20,8 @@ import (
 // be exec'd with, and what there is of the model that they would serve (empty:
 // none is asked for). The port is not known before a start and shows as 0. The
 // plans are given beside an error wherever they could be made.
-func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model string) ([]launcher.RankPlan, *launcher.ModelCopy, error) {
+func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model string) ([]launcher.RankPlan,
+	*launcher.ModelCopy, error) {
 	if err := validate(as); err != nil {
 		return nil, nil, err
 	}
@@ -71,7 +72,8 @@ func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.R
 			env[j] = s.Name + "=" + s.Value
 		}
 		r := shim.Rank{Rank: p.Rank, PMI: pmi(as), LocalRank: placement.LocalRank, Argv: p.Argv, Env: env, Dir: st.Workdir,
-			Stdin: st.Stdin.Has(p.Rank), RankOptions: st.RankOptions, CPUs: here.bind(st.BindTo, placement.LocalRank, placement.LocalWorld)}
+			Stdin: st.Stdin.Has(p.Rank), RankOptions: st.RankOptions,
+			CPUs: here.bind(st.BindTo, placement.LocalRank, placement.LocalWorld)}
 		if st.HasTTY(p.Rank) {
 			r.TTY = st.TTY
 		}

@@ -48,7 +48,8 @@ func TestTheLaterSettingWins(t *testing.T) {
 	})
 	as := n.as("", ranks(5, 1))
 	as.Spec.Stages[0].Env = append(as.Spec.Stages[0].Env,
-		launcher.Var{Name: "MASTER", Value: launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.Port}}, Source: "torchrun"},
+		launcher.Var{Name: "MASTER", Value: launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.Port}},
+			Source: "torchrun"},
 		launcher.Var{Name: "NCCL_DEBUG", Value: launcher.Lit("INFO"), Source: "torchrun"},
 		launcher.Var{Name: "PATH", Value: launcher.Lit("/opt/bin:/usr/bin:/bin"), Source: "caller"},
 		launcher.Var{Name: "NCCL_DEBUG", Value: launcher.Lit("TRACE"), Source: "--env"},
@@ -88,7 +89,8 @@ func TestTheLaterSettingWins(t *testing.T) {
 			t.Errorf("dry run: %s=%s, the rank got %s", s.Name, s.Value, single[s.Name])
 		}
 	}
-	if sources["NCCL_DEBUG"] != "--env" || sources["SHELL"] != "fabric" || sources["HOME"] != "login of "+me.Name || len(plans[0].Env) != len(single) {
+	if sources["NCCL_DEBUG"] != "--env" || sources["SHELL"] != "fabric" || sources["HOME"] != "login of "+me.Name ||
+		len(plans[0].Env) != len(single) {
 		t.Errorf("sources %v", sources)
 	}
 }
@@ -97,7 +99,8 @@ func TestRanksGetTheirOwnValues(t *testing.T) {
 	n := newNode(t)
 	as := n.as("", ranks(6, 3))
 	st := &as.Spec.Stages[0]
-	st.Env = []launcher.Var{{Name: "RANK", Value: launcher.Of(launcher.Rank)}, {Name: "HOME", Value: launcher.Of(launcher.Rank)}} // over what all share
+	st.Env = []launcher.Var{{Name: "RANK", Value: launcher.Of(launcher.Rank)},
+		{Name: "HOME", Value: launcher.Of(launcher.Rank)}} // over what all share
 	plans, _, err := n.a.Explain(n.ctx, as, "")
 	must(t, err)
 	for i, p := range plans {
@@ -422,7 +425,8 @@ func TestTheRankBindsItsPort(t *testing.T) {
 	n := newNode(t)
 	for g := range launcher.Generation(20) {
 		as := n.as("", usesPort, generation(g+1))
-		as.Spec.Stages[0].Argv = []launcher.Value{launcher.Lit("/proc/self/exe"), launcher.Lit("bind"), launcher.Of(launcher.Port)}
+		as.Spec.Stages[0].Argv = []launcher.Value{launcher.Lit("/proc/self/exe"), launcher.Lit("bind"),
+			launcher.Of(launcher.Port)}
 		exe, err := os.Executable()
 		must(t, err)
 		as.Spec.Stages[0].Argv[0] = launcher.Lit(exe)

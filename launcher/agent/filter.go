@@ -19,7 +19,8 @@ func filterPath(dir string) string { return filepath.Join(dir, "filter.json") }
 
 // shield keeps strangers from the ports of an attempt's ranks, before a rank is
 // there. What it could not do is no reason to refuse, and is told.
-func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, at ports) (warnings []string) {
+func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client,
+	at ports) (warnings []string) {
 	if a.cfg.Filter == nil {
 		return nil
 	}
@@ -35,7 +36,8 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	if len(as.Members) == 0 {
 		return errors.New("the leader's sparkrun does not tell the members' addresses: upgrade it")
 	}
-	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes, Published: slices.Concat(as.Spec.Publish, servicePublished(as, at)), Ports: at.all()}
+	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes,
+		Published: slices.Concat(as.Spec.Publish, servicePublished(as, at)), Ports: at.all()}
 	var err error
 	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
 		return err
@@ -54,7 +56,8 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 		return err
 	}
 	if f.Cgroup == "" {
-		return errors.New("this machine has no cgroup v2, so that of all their ports only the rendezvous port is guarded")
+		return errors.New("this machine has no cgroup v2, so that of all their ports only the rendezvous port is " +
+			"guarded")
 	}
 	return nil
 }
@@ -86,8 +89,8 @@ func (a *Agent) refilter(k launcher.Key) error {
 	return nil
 }
 
-// Readdress tells the addresses that members have now: what a job's node has got since the plan is let in to the job's ranks, in
-// this incarnation and the next. Members that addrs lacks are taken to be where they were.
+// Readdress tells the addresses that members have now: what a job's node has got since the plan is let in to the job's
+// ranks, in this incarnation and the next. Members that addrs lacks are taken to be where they were.
 func (a *Agent) Readdress(addrs map[launcher.NodeID][]netip.Addr) {
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()

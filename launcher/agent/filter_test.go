@@ -50,7 +50,8 @@ func TestFilterLastsAsLongAsItsRanks(t *testing.T) {
 	want := map[launcher.Key]launcher.Filter{key: {Members: as.Members, Published: as.Spec.Publish}}
 	same := func(when string) {
 		t.Helper()
-		if diff := cmp.Diff(want, f.now(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmpopts.IgnoreFields(launcher.Filter{}, "Cgroup", "Ports")); diff != "" {
+		if diff := cmp.Diff(want, f.now(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+			cmpopts.IgnoreFields(launcher.Filter{}, "Cgroup", "Ports")); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
@@ -73,8 +74,8 @@ func TestFilterLastsAsLongAsItsRanks(t *testing.T) {
 	}
 }
 
-// A member that gets another address, before the attempt is prepared or later, is let in, in the agent's next incarnation as well; one
-// that has no part in the job is not.
+// A member that gets another address, before the attempt is prepared or later, is let in, in the agent's next
+// incarnation as well; one that has no part in the job is not.
 func TestFilterFollowsItsNodes(t *testing.T) {
 	f := &fakeFilter{}
 	n := newNode(t, func(c *Config) { c.Filter = f.apply })
@@ -87,7 +88,8 @@ func TestFilterFollowsItsNodes(t *testing.T) {
 	ev := n.hear(launcher.Prepared)
 	admits := func(when string, want ...netip.Addr) {
 		t.Helper()
-		if diff := cmp.Diff(append(as.Members[:2:2], want...), f.now()[key].Admits(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(append(as.Members[:2:2], want...), f.now()[key].Admits(),
+			cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
@@ -111,7 +113,8 @@ func TestFilterWarns(t *testing.T) {
 	as := n.as("true")
 	as.Members = []netip.Addr{netip.MustParseAddr("10.0.0.1")}
 	n.prepare(as)
-	if ev := n.hear(launcher.Prepared); !strings.Contains(ev.Text, "other hosts may reach") || !strings.Contains(ev.Text, "no nftables here") {
+	if ev := n.hear(launcher.Prepared); !strings.Contains(ev.Text, "other hosts may reach") ||
+		!strings.Contains(ev.Text, "no nftables here") {
 		t.Errorf("told: %q", ev.Text)
 	}
 }

@@ -51,7 +51,8 @@ func (a *Agent) guard(ctx context.Context) {
 			a.relieve(ctx, m)
 		case near && !warned:
 			warned = true
-			a.cfg.Logger.Warn("memory is running out", "available", launcher.Size(m.Available), "floor", launcher.Size(a.cfg.MemoryFloor))
+			a.cfg.Logger.Warn("memory is running out", "available", launcher.Size(m.Available), "floor",
+				launcher.Size(a.cfg.MemoryFloor))
 		case m.Available > 2*warnAt*a.cfg.MemoryFloor:
 			warned = false
 		}
@@ -63,14 +64,17 @@ func (a *Agent) guard(ctx context.Context) {
 func (a *Agent) relieve(ctx context.Context, m proc.Memory) {
 	key, held := largest(a.usages(), m)
 	if held < a.cfg.MemoryFloor {
-		a.cfg.Logger.Warn("memory is below its floor, but no job here holds much of it", "available", launcher.Size(m.Available), "floor", launcher.Size(a.cfg.MemoryFloor))
+		a.cfg.Logger.Warn("memory is below its floor, but no job here holds much of it", "available",
+			launcher.Size(m.Available), "floor", launcher.Size(a.cfg.MemoryFloor))
 		return
 	}
 	client, err := a.reach(ctx, key)
 	if err == nil {
-		cause := fmt.Sprintf("ended because its machine had %s of memory left, less than the --memory-floor of %s: it held about %s",
+		cause := fmt.Sprintf("ended because its machine had %s of memory left, less than the --memory-floor of %s: "+
+			"it held about %s",
 			launcher.Size(m.Available), launcher.Size(a.cfg.MemoryFloor), launcher.Size(held))
-		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "available", launcher.Size(m.Available), "held", launcher.Size(held))
+		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "available", launcher.Size(m.Available),
+			"held", launcher.Size(held))
 		err = client.EndFor(ctx, cause)
 	}
 	if err != nil {

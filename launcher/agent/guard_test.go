@@ -19,12 +19,17 @@ func TestLargestAttempt(t *testing.T) {
 		want   launcher.Key
 		held   int64
 	}{
-		"none":                          {nil, launcher.Key{}, 0},
-		"by its own memory":             {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 3 * gib}, k("bbbb"): {Bytes: 5 * gib}}, k("bbbb"), 5 * gib},
-		"by what the GPU holds for it":  {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: gib, GPU: true}, k("bbbb"): {Bytes: 5 * gib}}, k("aaaa"), 121 * gib},
-		"two share the GPU":             {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 2 * gib, GPU: true}, k("bbbb"): {GPU: true}}, k("aaaa"), 64 * gib},
-		"shared pages, counted twice":   {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 200 * gib, GPU: true}}, k("aaaa"), 200 * gib},
-		"the same: the one named first": {map[launcher.Key]shim.Usage{k("bbbb"): {Bytes: gib}, k("aaaa"): {Bytes: gib}}, k("aaaa"), gib},
+		"none": {nil, launcher.Key{}, 0},
+		"by its own memory": {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 3 * gib},
+			k("bbbb"): {Bytes: 5 * gib}}, k("bbbb"), 5 * gib},
+		"by what the GPU holds for it": {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: gib, GPU: true},
+			k("bbbb"): {Bytes: 5 * gib}}, k("aaaa"), 121 * gib},
+		"two share the GPU": {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 2 * gib, GPU: true},
+			k("bbbb"): {GPU: true}}, k("aaaa"), 64 * gib},
+		"shared pages, counted twice": {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 200 * gib, GPU: true}},
+			k("aaaa"), 200 * gib},
+		"the same: the one named first": {map[launcher.Key]shim.Usage{k("bbbb"): {Bytes: gib},
+			k("aaaa"): {Bytes: gib}}, k("aaaa"), gib},
 	} {
 		if got, held := largest(tc.usages, m); got != tc.want || held != tc.held {
 			t.Errorf("%s: %s with %s, want %s with %s", name, got, launcher.Size(held), tc.want, launcher.Size(tc.held))
@@ -44,7 +49,8 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.usages()[key].Bytes > 90e6 })
 	n.a.relieve(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20})
 	ev := n.hear(launcher.Exited)
-	if ev.Key != key || ev.Exit.ByUs || !ev.Exit.Failed() || !strings.Contains(ev.Exit.String(), "less than the --memory-floor of 48 MiB") {
+	if ev.Key != key || ev.Exit.ByUs || !ev.Exit.Failed() ||
+		!strings.Contains(ev.Exit.String(), "less than the --memory-floor of 48 MiB") {
 		t.Errorf("%s: exit %+v", ev.Key, ev.Exit)
 	}
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {

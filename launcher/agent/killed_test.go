@@ -92,7 +92,8 @@ func TestAStoppedShimIsNotTakenForDead(t *testing.T) {
 	t.Cleanup(func() { syscall.Kill(shims[0], syscall.SIGCONT) })
 	n.drop()
 	n.open()
-	if e := n.entry(key); e.Phase != launcher.PhaseStarted || len(e.Ranks) != 1 || e.Ranks[0].State != launcher.RankRunning {
+	if e := n.entry(key); e.Phase != launcher.PhaseStarted || len(e.Ranks) != 1 ||
+		e.Ranks[0].State != launcher.RankRunning {
 		t.Errorf("entry %+v", e)
 	}
 	n.pass(0)

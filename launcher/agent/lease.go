@@ -83,21 +83,25 @@ func (t *attempt) renewed(stamp launcher.Uptime) {
 
 // firstLease has to be given before the ranks are started: without it nobody could
 // tell when they are gone.
-func (t *attempt) firstLease(ctx context.Context, client *shim.Client, as launcher.Assignment, stamp launcher.Uptime) error {
+func (t *attempt) firstLease(ctx context.Context, client *shim.Client, as launcher.Assignment,
+	stamp launcher.Uptime) error {
 	length, now := as.Spec.Lease(), Uptime()
 	switch {
 	case length == 0:
 		return nil
 	case stamp == 0 || stamp > now:
-		return errors.New("the leader has sent no lease, and --on-partition end asks for one: upgrade all nodes to one version of sparkrun")
+		return errors.New("the leader has sent no lease, and --on-partition end asks for one: upgrade all nodes to " +
+			"one version of sparkrun")
 	case time.Duration(now-stamp) >= length:
-		return fmt.Errorf("the start came %s late, and its lease (--node-timeout %s) had run out", time.Duration(now-stamp).Round(time.Second), length)
+		return fmt.Errorf("the start came %s late, and its lease (--node-timeout %s) had run out",
+			time.Duration(now-stamp).Round(time.Second), length)
 	}
 	return t.giveLease(ctx, client, stamp, length)
 }
 
 // giveLease tells the shim how long its attempt may go on.
-func (t *attempt) giveLease(ctx context.Context, client *shim.Client, stamp launcher.Uptime, length time.Duration) error {
+func (t *attempt) giveLease(ctx context.Context, client *shim.Client, stamp launcher.Uptime,
+	length time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	if client == nil {
@@ -109,7 +113,8 @@ func (t *attempt) giveLease(ctx context.Context, client *shim.Client, stamp laun
 	cause := fmt.Sprintf("its lease ran out: no leader was heard for %s (--on-partition end)", length)
 	err := client.Lease(ctx, stamp+launcher.Uptime(length), cause)
 	if errors.Is(err, shim.ErrUnknownOp) {
-		return fmt.Errorf("%w: it was prepared before this node was upgraded, and cannot have --on-partition end: launch it again", err)
+		return fmt.Errorf("%w: it was prepared before this node was upgraded, and cannot have --on-partition end: "+
+			"launch it again", err)
 	}
 	return err
 }

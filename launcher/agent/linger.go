@@ -93,7 +93,8 @@ func (l *linger) take(ctx context.Context, uid uint32) error {
 		err = l.set(ctx, uid, true)
 	}
 	if err != nil {
-		return fmt.Errorf("keep the shared memory of uid %d after a logout: %w: `loginctl enable-linger` does it by hand", uid, err)
+		return fmt.Errorf("keep the shared memory of uid %d after a logout: %w: `loginctl enable-linger` does it "+
+			"by hand", uid, err)
 	}
 	return nil
 }

@@ -43,7 +43,8 @@ func TestLingeringIsBorrowed(t *testing.T) {
 		wanted map[string]uint32
 		want   map[uint32]bool
 	}{
-		{"two begin, and a system's own user", map[string]uint32{"ada": 1001, "bea": 1002, "daemon": 1}, map[uint32]bool{1001: true, 1002: true}},
+		{"two begin, and a system's own user", map[string]uint32{"ada": 1001, "bea": 1002, "daemon": 1},
+			map[uint32]bool{1001: true, 1002: true}},
 		{"again", map[string]uint32{"ada": 1001, "bea": 1002}, map[uint32]bool{1001: true, 1002: true}},
 		{"another joins", map[string]uint32{"ada": 1001, "cy": 1003}, map[uint32]bool{1001: true, 1002: true, 1003: true}},
 		{"one ends", map[string]uint32{"cy": 1003}, map[uint32]bool{1002: true, 1003: true}},

@@ -141,11 +141,14 @@ func TestLogsWithoutFollowing(t *testing.T) {
 			t.Errorf("job id %q: %v", id, err)
 		}
 	}
-	if err := n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{3}, Cursors: []launcher.Cursor{{Rank: 3, Stream: "out", Offset: -1}}}, nil); err == nil {
+	if err := n.a.Logs(n.ctx,
+		logs.Request{Key: key, Ranks: []int{3}, Cursors: []launcher.Cursor{{Rank: 3, Stream: "out", Offset: -1}}},
+		nil); err == nil {
 		t.Error("a cursor below zero is no error")
 	}
 	wantErr := errors.New("reader went away")
-	if err := n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{3}}, func(launcher.Chunk) error { return wantErr }); err != wantErr {
+	if err := n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{3}},
+		func(launcher.Chunk) error { return wantErr }); err != wantErr {
 		t.Errorf("error %v", err)
 	}
 }

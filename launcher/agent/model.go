@@ -24,7 +24,8 @@ const lookWait = 5 * time.Second
 
 // modelCopy is what this node has of a model: a folder, or a name that Hugging Face's libraries look
 // for in their cache. nil: it is not to be seen from outside of the image, or not in time.
-func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as launcher.Assignment, env []launcher.Setting) *launcher.ModelCopy {
+func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as launcher.Assignment,
+	env []launcher.Setting) *launcher.ModelCopy {
 	at := p.modelPlace(model, as.Spec.MainStage().Container, env)
 	if !path.IsAbs(at) {
 		return nil

@@ -21,7 +21,8 @@ func TestModelOfTheCache(t *testing.T) {
 	seen := func(model string, env ...launcher.Var) *launcher.ModelCopy {
 		t.Helper()
 		as := n.as("", ranks(0, 1))
-		as.Spec.Stages[0].Env = append(as.Spec.Stages[0].Env, launcher.Var{Name: "HF_HOME", Value: launcher.Lit(home), Source: "--env"})
+		as.Spec.Stages[0].Env = append(as.Spec.Stages[0].Env,
+			launcher.Var{Name: "HF_HOME", Value: launcher.Lit(home), Source: "--env"})
 		as.Spec.Stages[0].Env = append(as.Spec.Stages[0].Env, env...)
 		_, m, err := n.a.Explain(n.ctx, as, model)
 		must(t, err)
@@ -46,22 +47,28 @@ func TestModelOfTheCache(t *testing.T) {
 	snapshot := filepath.Join(repo, "snapshots", "abc")
 	put(filepath.Join(repo, "refs", "main"), "abc\n")
 	put(filepath.Join(snapshot, "config.json"), `{"model_type":"m","quantization_config":{"ignore":["a","b"]}}`)
-	put(filepath.Join(snapshot, "model.safetensors.index.json"), `{"metadata":{"total_size":12},"weight_map":{"x":"one.safetensors","y":"two.safetensors","z":"one.safetensors"}}`)
+	put(filepath.Join(snapshot, "model.safetensors.index.json"),
+		`{"metadata":{"total_size":12},"weight_map":{"x":"one.safetensors","y":"two.safetensors","z":"one.safetensors"}}`)
 	put(filepath.Join(repo, "blobs", "1"), "123456")
 	must(t, os.Symlink("../../blobs/1", filepath.Join(snapshot, "one.safetensors")))
 	must(t, os.Symlink("../../blobs/2", filepath.Join(snapshot, "two.safetensors"))) // not fetched yet
-	want := launcher.ModelCopy{Dir: snapshot, Found: true, Config: []byte(`{"model_type":"m"}`), Bytes: 6, Whole: 12, Lacks: 1}
+	want := launcher.ModelCopy{Dir: snapshot, Found: true, Config: []byte(`{"model_type":"m"}`), Bytes: 6, Whole: 12,
+		Lacks: 1}
 	same("a part of it", want, seen("org/model"))
 	put(filepath.Join(repo, "blobs", "2"), "654321")
 	want.Bytes, want.Lacks = 12, 0
 	same("all of it", want, seen("org/model"))
-	same("by HF_HUB_CACHE", want, seen("org/model", launcher.Var{Name: "HF_HUB_CACHE", Value: launcher.Lit(filepath.Join(home, "hub")), Source: "--env"}))
-	same("a folder", launcher.ModelCopy{Dir: snapshot, Found: true, Config: want.Config, Bytes: 12, Whole: 12}, seen(snapshot))
+	same("by HF_HUB_CACHE", want,
+		seen("org/model", launcher.Var{Name: "HF_HUB_CACHE", Value: launcher.Lit(filepath.Join(home, "hub")),
+			Source: "--env"}))
+	same("a folder", launcher.ModelCopy{Dir: snapshot, Found: true, Config: want.Config, Bytes: 12, Whole: 12},
+		seen(snapshot))
 	same("no folder", launcher.ModelCopy{Dir: "/not/there"}, seen("/not/there"))
 
 	// Another's secrets that lie in a file of that name are nobody's model.
 	put(filepath.Join(home, "other", "config.json"), `{"auths":{}}`)
-	same("no model's", launcher.ModelCopy{Dir: filepath.Join(home, "other"), Found: true}, seen(filepath.Join(home, "other")))
+	same("no model's", launcher.ModelCopy{Dir: filepath.Join(home, "other"), Found: true},
+		seen(filepath.Join(home, "other")))
 
 	// A pipe of that name would keep who opens it waiting.
 	must(t, os.Remove(filepath.Join(snapshot, "config.json")))
@@ -97,7 +104,8 @@ func TestModelOfContainers(t *testing.T) {
 func TestModelOfNowhereHoldsNoLook(t *testing.T) {
 	n := newNode(t)
 	as := n.as("", ranks(0, 1))
-	as.Spec.Stages[0].Env = append(as.Spec.Stages[0].Env, launcher.Var{Name: "HF_HUB_CACHE", Value: launcher.Lit("not/absolute"), Source: "--env"})
+	as.Spec.Stages[0].Env = append(as.Spec.Stages[0].Env,
+		launcher.Var{Name: "HF_HUB_CACHE", Value: launcher.Lit("not/absolute"), Source: "--env"})
 	_, m, err := n.a.Explain(n.ctx, as, "org/model")
 	must(t, err)
 	n.a.mu.Lock()

@@ -27,7 +27,8 @@ func TestServerBesideMpirunIsThere(t *testing.T) {
 	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, `program "/opt/no/such-server": not found here`) {
 		t.Errorf("refused with %q", text)
 	}
-	for id, a := range map[launcher.JobID]launcher.Assignment{"there": of("there", "cat", 0), "worker": of("worker", "no-such-server", 1)} {
+	for id, a := range map[launcher.JobID]launcher.Assignment{"there": of("there", "cat", 0),
+		"worker": of("worker", "no-such-server", 1)} {
 		n.prepare(a)
 		if ev := n.hear(launcher.Prepared); ev.Job != id {
 			t.Errorf("prepared %s, want %s", ev.Job, id)

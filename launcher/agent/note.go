@@ -22,7 +22,8 @@ func (t *attempt) note(ev shim.Event) {
 	case shim.Started:
 		t.rankIs(launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankRunning, PID: ev.PID, Time: ev.Time})
 	case shim.Exited:
-		t.rankIs(launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankEnded, PID: ev.PID, Time: ev.Time, Exit: ev.Exit})
+		t.rankIs(launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankEnded, PID: ev.PID,
+			Time: ev.Time, Exit: ev.Exit})
 	case shim.Ended:
 		t.noteEnded(ev)
 	}

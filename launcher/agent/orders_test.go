@@ -107,7 +107,8 @@ func TestAnExecThatFails(t *testing.T) {
 	n.prepare(as)
 	n.hear(launcher.Prepared)
 	n.start(key, 0)
-	if ev := n.hear(launcher.Exited); ev.Exit.Status() != launcher.ExitOwnFailure || !strings.Contains(ev.Exit.Error, "interpreter") {
+	if ev := n.hear(launcher.Exited); ev.Exit.Status() != launcher.ExitOwnFailure ||
+		!strings.Contains(ev.Exit.Error, "interpreter") {
 		t.Errorf("exit %+v", ev.Exit)
 	}
 	n.hear(launcher.Ended)
@@ -126,7 +127,8 @@ func TestGenerations(t *testing.T) {
 	}
 	// P3: runs of two generations never overlap, whatever a leader believes.
 	n.prepare(n.as("witness", generation(3)))
-	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "generation 2 of job "+string(job)+" has not ended") {
+	if text := n.hear(launcher.Refused).Text; !strings.Contains(text,
+		"generation 2 of job "+string(job)+" has not ended") {
 		t.Errorf("generation 3: %q", text)
 	}
 	n.end(two, 0)
@@ -333,7 +335,8 @@ func TestAStartThatFailsIsARefusalAndCanBeEnded(t *testing.T) {
 	out := filepath.Join(n.cfg.LogDir, string(job), "1", "rank-0.out")
 	must(t, os.Mkdir(out, 0o700)) // the shim cannot open it
 	n.start(key, 0)
-	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "start ranks: ") || !strings.Contains(text, "rank-0.out") {
+	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "start ranks: ") ||
+		!strings.Contains(text, "rank-0.out") {
 		t.Error(text)
 	}
 	n.end(key, 0)

@@ -27,7 +27,8 @@ func (a *Agent) Logs(ctx context.Context, r logs.Request, fn func(launcher.Chunk
 		t = a.awaitAttempt(ctx, r.Key)
 	}
 	if t == nil && !exists(dir) {
-		return fn(launcher.Chunk{Note: fmt.Sprintf("no output of job %s (attempt %d) is kept here", r.Key.Job, r.Key.Generation)})
+		return fn(launcher.Chunk{Note: fmt.Sprintf("no output of job %s (attempt %d) is kept here", r.Key.Job,
+			r.Key.Generation)})
 	}
 	var live logs.Live
 	if t != nil {

@@ -215,7 +215,8 @@ func (a *Agent) lendPorts(user string, count int) (back func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n := a.lentPorts[user]; n+count > maxHeld {
-		return nil, fmt.Errorf("jobs of %s that are about to start hold %d ports here, and at most %d may be: try again in a minute", user, n, maxHeld)
+		return nil, fmt.Errorf("jobs of %s that are about to start hold %d ports here, and at most %d may be: try "+
+			"again in a minute", user, n, maxHeld)
 	}
 	a.lentPorts[user] += count
 	return func() {
@@ -244,7 +245,8 @@ func (a *Agent) holdSpan(k launcher.Key, count int) (holding, launcher.Ports, er
 		a.unclaim(k, span)
 		tried += good + 1
 	}
-	return nil, launcher.Ports{}, fmt.Errorf("no %d free in a row from %d to %d: `ss -ltnp` shows who holds them", count, firstNamed, lastNamed)
+	return nil, launcher.Ports{},
+		fmt.Errorf("no %d free in a row from %d to %d: `ss -ltnp` shows who holds them", count, firstNamed, lastNamed)
 }
 
 // holdAll takes ports in a row, all or none, and tells how many it got.
@@ -270,7 +272,8 @@ func holdAt(span launcher.Ports) (some holding, err error) {
 			if who := listener(port); who != "" {
 				return nil, fmt.Errorf("%w: %s listens on it: end that, or choose another port", err, who)
 			}
-			return nil, fmt.Errorf("%w: a job that is about to start may have it, else `ss -ltnp 'sport = :%d'` shows who: end that, or choose another port", err, port)
+			return nil, fmt.Errorf("%w: a job that is about to start may have it, else `ss -ltnp 'sport = :%d'` "+
+				"shows who: end that, or choose another port", err, port)
 		}
 		some = append(some, one)
 	}

@@ -40,9 +40,11 @@ func validate(as launcher.Assignment) error {
 	case as.Generation < 1:
 		return fmt.Errorf("assignment of job %s: %w: generation 0", as.Job, launcher.ErrInvalid)
 	case as.Ranks < 1 || as.Ranks > launcher.MaxRanksPerNode || as.FirstRank < 0 || as.World-as.FirstRank < as.Ranks:
-		return fmt.Errorf("assignment of job %s: %w: %d ranks from %d on in a world of %d", as.Job, launcher.ErrInvalid, as.Ranks, as.FirstRank, as.World)
+		return fmt.Errorf("assignment of job %s: %w: %d ranks from %d on in a world of %d", as.Job,
+			launcher.ErrInvalid, as.Ranks, as.FirstRank, as.World)
 	case as.Spec.Stepped() && (as.NodeRank < 0 || as.NodeRank >= as.NodeCount || as.Spec.RanksOn(as.NodeRank) != as.Ranks):
-		return fmt.Errorf("assignment of job %s: %w: %d ranks on node %d of %d, whose stages have %d", as.Job, launcher.ErrInvalid, as.Ranks, as.NodeRank, as.NodeCount, as.Spec.RanksOn(as.NodeRank))
+		return fmt.Errorf("assignment of job %s: %w: %d ranks on node %d of %d, whose stages have %d", as.Job,
+			launcher.ErrInvalid, as.Ranks, as.NodeRank, as.NodeCount, as.Spec.RanksOn(as.NodeRank))
 	}
 	return nil
 }
@@ -71,7 +73,8 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		return r
 	}
 	if r.plan.container.Unpulled() {
-		r.err = fmt.Errorf("image %s was there a moment ago, and is not on this node any more", as.Spec.MainStage().Container.Image)
+		r.err = fmt.Errorf("image %s was there a moment ago, and is not on this node any more",
+			as.Spec.MainStage().Container.Image)
 		return r
 	}
 	if r.err = context.Cause(ctx); r.err != nil {
@@ -189,7 +192,8 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 }
 
 // checkStage looks at one stage, of which local is the first rank here.
-func (a *Agent) checkStage(ctx context.Context, as launcher.Assignment, st launcher.Stage, local int, p *prepared) error {
+func (a *Agent) checkStage(ctx context.Context, as launcher.Assignment, st launcher.Stage, local int,
+	p *prepared) error {
 	first, err := newSurroundings(p, st.Container != nil).plan(as, local, ports{})
 	if err != nil {
 		return err
@@ -244,7 +248,8 @@ func (a *Agent) looks(user string, most int) (done func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n := a.looking[user]; n >= most {
-		return nil, fmt.Errorf("jobs of %s wait here %d times for files that do not answer: is a disk of theirs away?", user, n)
+		return nil, fmt.Errorf("jobs of %s wait here %d times for files that do not answer: is a disk of theirs away?",
+			user, n)
 	}
 	a.looking[user]++
 	return func() {

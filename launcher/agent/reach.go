@@ -51,7 +51,7 @@ func (a *Agent) InputAt(ctx context.Context, k launcher.Key, rank int) (int64, e
 }
 
 // Signal passes a signal to the process group of a local rank, or with
-// shim.Gang of each. TSTP becomes STOP: the kernel takes no TSTP to
+// shim.AllRanks of each. TSTP becomes STOP: the kernel takes no TSTP to
 // a session without a job-controlling shell (POSIX calls its groups orphaned).
 func (a *Agent) Signal(ctx context.Context, k launcher.Key, rank int, sig syscall.Signal) error {
 	client, err := a.reach(ctx, k)
@@ -99,7 +99,8 @@ func (a *Agent) reach(ctx context.Context, k launcher.Key) (*shim.Client, error)
 // Exec runs a command in the place of a local rank, which must be running, until
 // it ends, ctx does, or the attempt does: see shim.Client.Exec. What fails in
 // it is not written to the rank's error file.
-func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began func() error, out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
+func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began func() error,
+	out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
 	client, err := a.reach(ctx, k)
 	if err == nil {
 		e.Env = append(slices.Clone(e.Env), "TORCHELASTIC_ERROR_FILE=")
@@ -112,9 +113,11 @@ func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began fun
 	case ctx.Err() != nil:
 		return launcher.Exit{}, ctx.Err()
 	case errors.Is(err, shim.ErrUnknownOp):
-		return launcher.Exit{}, fmt.Errorf("job %s was started by an older sparkrun, which can run nothing beside its ranks: jobs launched since can: %w", k.Job, err)
+		return launcher.Exit{}, fmt.Errorf("job %s was started by an older sparkrun, which can run nothing beside "+
+			"its ranks: jobs launched since can: %w", k.Job, err)
 	case errors.Is(err, shim.ErrNoRank):
-		return launcher.Exit{}, fmt.Errorf("rank %d of job %s %s: `sparkrun logs %[2]s --rank %[1]d` has its output", e.Rank, k.Job, a.stateOf(k, e.Rank))
+		return launcher.Exit{}, fmt.Errorf("rank %d of job %s %s: `sparkrun logs %[2]s --rank %[1]d` has its output",
+			e.Rank, k.Job, a.stateOf(k, e.Rank))
 	}
 	return launcher.Exit{}, err
 }
@@ -140,7 +143,8 @@ func (a *Agent) stateOf(k launcher.Key, rank int) string {
 }
 
 // ReachSession does to what Exec runs as Input and Signal do to a rank.
-func (a *Agent) ReachSession(ctx context.Context, k launcher.Key, session string, sig syscall.Signal, c InputChunk) error {
+func (a *Agent) ReachSession(ctx context.Context, k launcher.Key, session string, sig syscall.Signal,
+	c InputChunk) error {
 	client, err := a.reach(ctx, k)
 	switch {
 	case err != nil:

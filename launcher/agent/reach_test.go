@@ -55,11 +55,13 @@ func TestExec(t *testing.T) {
 	a := n.as(`witness; gate`, ranks(4, 2))
 	exec := func(rank int) (launcher.Exit, string, error) {
 		var out strings.Builder
-		exit, err := n.a.Exec(n.ctx, key, shim.Exec{Session: "one", Rank: rank, Argv: []string{"sh", "-c", `echo "$RANK,$TORCHELASTIC_ERROR_FILE"; exit 3`}},
+		exit, err := n.a.Exec(n.ctx, key,
+			shim.Exec{Session: "one", Rank: rank, Argv: []string{"sh", "-c", `echo "$RANK,$TORCHELASTIC_ERROR_FILE"; exit 3`}},
 			func() error { return nil }, func(_ launcher.Stream, b []byte) error { out.Write(b); return nil })
 		return exit, out.String(), err
 	}
-	if _, _, err := exec(4); err == nil || !strings.Contains(err.Error(), "has not been started yet") && !strings.Contains(err.Error(), "is not here") {
+	if _, _, err := exec(4); err == nil || !strings.Contains(err.Error(), "has not been started yet") &&
+		!strings.Contains(err.Error(), "is not here") {
 		t.Errorf("before the start: %v", err)
 	}
 	n.launch(a)
@@ -69,7 +71,8 @@ func TestExec(t *testing.T) {
 	}
 	must(t, n.a.Signal(n.ctx, key, 4, syscall.SIGKILL))
 	n.hear(launcher.Exited)
-	if _, _, err := exec(4); err == nil || !strings.Contains(err.Error(), "has ended: killed by SIGKILL (9)") || !strings.Contains(err.Error(), "sparkrun logs") {
+	if _, _, err := exec(4); err == nil || !strings.Contains(err.Error(), "has ended: killed by SIGKILL (9)") ||
+		!strings.Contains(err.Error(), "sparkrun logs") {
 		t.Errorf("in an ended rank's place: %v", err)
 	}
 	must(t, n.a.Signal(n.ctx, key, 5, syscall.SIGKILL))

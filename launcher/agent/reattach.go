@@ -189,7 +189,8 @@ func (t *attempt) attend(ctx context.Context, client *shim.Client, from int) {
 			err = t.bury(ctx, from)
 		}
 		if errors.Is(err, shim.ErrStuck) {
-			_ = t.tell(ctx, shim.Event{Kind: shim.Stuck, Rank: shim.AllRanks, Why: err.Error()}) // by no journal: without a number
+			_ = t.tell(ctx, shim.Event{Kind: shim.Stuck, Rank: shim.AllRanks,
+				Why: err.Error()}) // by no journal: without a number
 		}
 		if err == nil || ctx.Err() != nil {
 			return
@@ -227,7 +228,8 @@ func (t *attempt) bury(ctx context.Context, from int) error {
 		return fmt.Errorf("journal in %s is gone: its ranks may live", t.dir)
 	}
 	if len(told) == 0 { // it was never told to start: Reap adds nothing then
-		told = []shim.Event{{Seq: from, Time: time.Now(), Kind: shim.Ended, Rank: shim.AllRanks, Why: "its shim died: see the kernel's log, and prepare again"}}
+		told = []shim.Event{{Seq: from, Time: time.Now(), Kind: shim.Ended, Rank: shim.AllRanks,
+			Why: "its shim died: see the kernel's log, and prepare again"}}
 	}
 	for _, ev := range told[min(max(from, 1)-1, len(told)):] {
 		if err := t.tell(ctx, ev); err != nil {

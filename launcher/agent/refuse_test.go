@@ -19,28 +19,41 @@ func TestRefusalsNameTheThingAndTheRemedy(t *testing.T) {
 		change func(*launcher.Assignment)
 		want   []string
 	}{
-		"no such program":      {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("pyhton3") }), []string{`program "pyhton3"`, "not found in PATH (/usr/local/sbin:", "install it"}},
-		"no such path":         {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("/opt/x/python") }), []string{`program "/opt/x/python": not found`, "install it"}},
-		"program is a folder":  {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("./folder") }), []string{`program "./folder": is a directory`, "name the file"}},
-		"not executable":       {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("./plain") }), []string{`program "./plain": not executable`, "chmod +x"}},
-		"not executable, PATH": {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("plain"); addPath(s) }), []string{`program "plain": /`, "/plain: not executable", "chmod +x"}},
-		"no such script":       {stage(func(s *launcher.Stage) { s.Files = []string{"train.py"} }), []string{"script /", "/train.py: not found", "copy it to every node"}},
-		"script is a folder":   {stage(func(s *launcher.Stage) { s.Files = []string{"folder"} }), []string{"/folder: is a directory", "name the file"}},
-		"no such workdir":      {stage(func(s *launcher.Stage) { s.Workdir = "/no/such/place" }), []string{"working directory /no/such/place: not found", "--workdir"}},
-		"workdir is a file":    {stage(func(s *launcher.Stage) { s.Workdir = "/etc/passwd" }), []string{"working directory /etc/passwd: is no directory", "--workdir"}},
-		"workdir below a file": {stage(func(s *launcher.Stage) { s.Workdir = "/etc/passwd/x" }), []string{"working directory /etc/passwd/x: not a directory"}},
-		"no such user":         {func(a *launcher.Assignment) { a.Spec.User = "nobodyatall" }, []string{`user "nobodyatall"`, "not known on this node", "create"}},
-		"user by number":       {func(a *launcher.Assignment) { a.Spec.User = "0" }, []string{`user "0"`, "not known"}},
-		"user with a colon":    {func(a *launcher.Assignment) { a.Spec.User = "root:x" }, []string{`user "root:x"`, "not known"}},
+		"no such program": {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("pyhton3") }),
+			[]string{`program "pyhton3"`, "not found in PATH (/usr/local/sbin:", "install it"}},
+		"no such path": {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("/opt/x/python") }),
+			[]string{`program "/opt/x/python": not found`, "install it"}},
+		"program is a folder": {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("./folder") }),
+			[]string{`program "./folder": is a directory`, "name the file"}},
+		"not executable": {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("./plain") }),
+			[]string{`program "./plain": not executable`, "chmod +x"}},
+		"not executable, PATH": {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("plain"); addPath(s) }),
+			[]string{`program "plain": /`, "/plain: not executable", "chmod +x"}},
+		"no such script": {stage(func(s *launcher.Stage) { s.Files = []string{"train.py"} }),
+			[]string{"script /", "/train.py: not found", "copy it to every node"}},
+		"script is a folder": {stage(func(s *launcher.Stage) { s.Files = []string{"folder"} }),
+			[]string{"/folder: is a directory", "name the file"}},
+		"no such workdir": {stage(func(s *launcher.Stage) { s.Workdir = "/no/such/place" }),
+			[]string{"working directory /no/such/place: not found", "--workdir"}},
+		"workdir is a file": {stage(func(s *launcher.Stage) { s.Workdir = "/etc/passwd" }),
+			[]string{"working directory /etc/passwd: is no directory", "--workdir"}},
+		"workdir below a file": {stage(func(s *launcher.Stage) { s.Workdir = "/etc/passwd/x" }),
+			[]string{"working directory /etc/passwd/x: not a directory"}},
+		"no such user": {func(a *launcher.Assignment) { a.Spec.User = "nobodyatall" },
+			[]string{`user "nobodyatall"`, "not known on this node", "create"}},
+		"user by number": {func(a *launcher.Assignment) { a.Spec.User = "0" }, []string{`user "0"`, "not known"}},
+		"user with a colon": {func(a *launcher.Assignment) { a.Spec.User = "root:x" },
+			[]string{`user "root:x"`, "not known"}},
 		"another boot":         {func(a *launcher.Assignment) { a.Boot = "yesterday" }, []string{"earlier boot"}},
 		"id with a path":       {func(a *launcher.Assignment) { a.Job = "../../etc" }, []string{"job id", "invalid"}},
 		"id with a slash":      {func(a *launcher.Assignment) { a.Job = "ab/cd" }, []string{"job id", "invalid"}},
 		"no generation":        {func(a *launcher.Assignment) { a.Generation = 0 }, []string{"generation 0"}},
 		"ranks below zero":     {func(a *launcher.Assignment) { a.Ranks = -1 }, []string{"-1 ranks"}},
 		"ranks without number": {func(a *launcher.Assignment) { a.Ranks = 0 }, []string{"0 ranks"}},
-		"ranks beyond reason":  {func(a *launcher.Assignment) { a.World = 1 << 40; a.Ranks = 1 << 40 }, []string{"ranks from 0"}},
-		"ranks out of world":   {func(a *launcher.Assignment) { a.FirstRank = 1 }, []string{"world of 1"}},
-		"no stage":             {func(a *launcher.Assignment) { a.Spec.Stages = nil }, []string{"0 main stages"}},
+		"ranks beyond reason": {func(a *launcher.Assignment) { a.World = 1 << 40; a.Ranks = 1 << 40 },
+			[]string{"ranks from 0"}},
+		"ranks out of world": {func(a *launcher.Assignment) { a.FirstRank = 1 }, []string{"world of 1"}},
+		"no stage":           {func(a *launcher.Assignment) { a.Spec.Stages = nil }, []string{"0 main stages"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +109,8 @@ func TestAFolderThatCannotBeMadeIsARefusal(t *testing.T) {
 	n := newNode(t)
 	must(t, os.WriteFile(n.a.attemptDir(key), nil, 0o600))
 	n.prepare(n.as("true", usesPort))
-	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "prepare: ") || !strings.Contains(text, "not a directory") {
+	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "prepare: ") ||
+		!strings.Contains(text, "not a directory") {
 		t.Error(text)
 	}
 	if p := firstPort + int(n.a.ports.Load()%(lastPort-firstPort+1)); taken(p) {
@@ -110,7 +124,8 @@ func TestBarriers(t *testing.T) {
 		as := n.as("true")
 		return n.a.Order(launcher.Order{Fence: f, Prepare: &as})
 	}
-	for _, f := range []launcher.Fence{{}, {Epoch: launcher.Epoch{N: 1}, Term: 2}, {Epoch: launcher.Epoch{N: 0}, Term: 99}} {
+	for _, f := range []launcher.Fence{{}, {Epoch: launcher.Epoch{N: 1}, Term: 2},
+		{Epoch: launcher.Epoch{N: 0}, Term: 99}} {
 		if err := n.a.Raise(f); !errors.Is(err, launcher.ErrStaleFence) {
 			t.Errorf("raise %s: %v", f, err)
 		}
@@ -144,7 +159,8 @@ func TestABrokenFenceKeepsTheAgentFromStarting(t *testing.T) {
 	n.drop()
 	path := filepath.Join(n.cfg.RunDir, "fence.json")
 	must(t, os.WriteFile(path, []byte("{"), 0o600))
-	if _, err := Open(n.cfg); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove the file") {
+	if _, err := Open(n.cfg); err == nil || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "remove the file") {
 		t.Errorf("error %v", err)
 	}
 	must(t, os.Remove(path))

@@ -45,13 +45,15 @@ func TestReopenAtEveryPhase(t *testing.T) {
 			n.hear(launcher.Started)
 			n.pass(0)
 			n.hear(launcher.Exited)
-		}, launcher.PhaseStarted, [2]launcher.RankState{launcher.RankEnded, launcher.RankRunning}, func(n *node) { n.pass(1) }},
+		}, launcher.PhaseStarted, [2]launcher.RankState{launcher.RankEnded, launcher.RankRunning},
+			func(n *node) { n.pass(1) }},
 		{"ended", func(n *node) {
 			n.start(key, 29511)
 			n.pass(0)
 			n.pass(1)
 			n.hear(launcher.Ended)
-		}, launcher.PhaseEnded, [2]launcher.RankState{launcher.RankEnded, launcher.RankEnded}, func(n *node) { n.prepare(n.as("")) }},
+		}, launcher.PhaseEnded, [2]launcher.RankState{launcher.RankEnded, launcher.RankEnded},
+			func(n *node) { n.prepare(n.as("")) }},
 		{"ended while nobody looked", func(n *node) {
 			n.start(key, 29511)
 			n.hear(launcher.Started)
@@ -63,7 +65,8 @@ func TestReopenAtEveryPhase(t *testing.T) {
 				return strings.Contains(string(b), `"ended"`)
 			})
 			n.open()
-		}, launcher.PhaseEnded, [2]launcher.RankState{launcher.RankEnded, launcher.RankEnded}, func(n *node) { n.prepare(n.as("")) }},
+		}, launcher.PhaseEnded, [2]launcher.RankState{launcher.RankEnded, launcher.RankEnded},
+			func(n *node) { n.prepare(n.as("")) }},
 	}
 	for _, p := range phases {
 		t.Run(p.name, func(t *testing.T) {

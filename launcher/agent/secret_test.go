@@ -38,7 +38,8 @@ func secrets(of ...launcher.SealedSecret) func(*launcher.Assignment) {
 func TestSecretsReachRanks(t *testing.T) {
 	n := newNode(t, inMemory(t))
 	as := n.as(`[ "$HF_TOKEN" = hf_1 ] && [ "$(cat "$HF_TOKEN_FILE"; echo .)" = "hf_1
-." ] && [ "$SPARKRUN_SECRETS_DIR/HF_TOKEN" = "$HF_TOKEN_FILE" ] || exit 3; sleep 600`, secrets(launcher.SealedSecret{Name: "HF_TOKEN", Box: []byte("hf_1\n")}))
+." ] && [ "$SPARKRUN_SECRETS_DIR/HF_TOKEN" = "$HF_TOKEN_FILE" ] || exit 3; sleep 600`,
+		secrets(launcher.SealedSecret{Name: "HF_TOKEN", Box: []byte("hf_1\n")}))
 	n.prepare(as)
 	port := n.hear(launcher.Prepared).Port
 	path := filepath.Join(n.a.secretsDir(key), "HF_TOKEN")
@@ -74,9 +75,11 @@ func TestSecretsRefused(t *testing.T) {
 		secret launcher.SealedSecret
 		want   string
 	}{
-		"on a disk":    {func(c *Config) { inMemory(t)(c); c.RunDir = filepath.Join(onDisk(t), "run") }, good, "not in memory: mount a tmpfs"},
+		"on a disk": {func(c *Config) { inMemory(t)(c); c.RunDir = filepath.Join(onDisk(t), "run") }, good,
+			"not in memory: mount a tmpfs"},
 		"unknown here": {func(*Config) {}, good, "takes no --secret"},
-		"unopened":     {inMemory(t), launcher.SealedSecret{Name: "HF_TOKEN", Box: []byte("broken")}, "secret HF_TOKEN: it does not open here"},
+		"unopened": {inMemory(t), launcher.SealedSecret{Name: "HF_TOKEN", Box: []byte("broken")},
+			"secret HF_TOKEN: it does not open here"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, c.change)

@@ -25,10 +25,12 @@ func TestPageCacheIsDropped(t *testing.T) {
 		fails  error
 		want   int64
 	}{
-		"GPU job":             {change: []func(*launcher.Assignment){gpu}, want: 1},
-		"other job":           {want: 0},
-		"keep":                {change: []func(*launcher.Assignment){gpu, func(a *launcher.Assignment) { a.Spec.KeepCache = true }}},
-		"share":               {change: []func(*launcher.Assignment){gpu, func(a *launcher.Assignment) { a.Spec.Share = true }}},
+		"GPU job":   {change: []func(*launcher.Assignment){gpu}, want: 1},
+		"other job": {want: 0},
+		"keep": {change: []func(*launcher.Assignment){gpu,
+			func(a *launcher.Assignment) { a.Spec.KeepCache = true }}},
+		"share": {change: []func(*launcher.Assignment){gpu,
+			func(a *launcher.Assignment) { a.Spec.Share = true }}},
 		"beside another":      {change: []func(*launcher.Assignment){gpu}, beside: true},
 		"that cannot be done": {change: []func(*launcher.Assignment){gpu}, fails: syscall.EROFS, want: 1},
 	} {
@@ -64,7 +66,8 @@ func TestRanksRunWhereTheirFilesAre(t *testing.T) {
 			if err := os.MkdirAll(tree, 0o755); err != nil {
 				return err
 			}
-			return os.WriteFile(filepath.Join(tree, "run.sh"), []byte("#!/bin/sh\necho $PWD $SPARKRUN_STAGE > $WITNESS\n"), 0o755)
+			return os.WriteFile(filepath.Join(tree, "run.sh"),
+				[]byte("#!/bin/sh\necho $PWD $SPARKRUN_STAGE > $WITNESS\n"), 0o755)
 		})
 	})
 	as := n.as("", func(a *launcher.Assignment) {
@@ -85,7 +88,8 @@ func TestRanksRunWhereTheirFilesAre(t *testing.T) {
 // What a job has brought goes with its output, and counts as such.
 func TestStagedFilesArePruned(t *testing.T) {
 	base := t.TempDir()
-	a := &Agent{cfg: Config{LogDir: filepath.Join(base, "logs"), StageDir: filepath.Join(base, "stage"), Keep: logs.Keep{Jobs: 1}}}
+	a := &Agent{cfg: Config{LogDir: filepath.Join(base, "logs"), StageDir: filepath.Join(base, "stage"),
+		Keep: logs.Keep{Jobs: 1}}}
 	now := time.Now()
 	for i, dir := range []string{"logs/both", "stage/both", "stage/onlyhere", "stage/newest"} {
 		path := filepath.Join(base, dir)

@@ -16,7 +16,8 @@ import (
 // obeyStart lets the ranks go. The phase rises before the shim is told: from
 // here on a rank may have been exec'd, whatever happens to us.
 func (t *attempt) obeyStart(ctx context.Context, s launcher.Start) {
-	more := t.entry.Phase == launcher.PhaseStarted && t.assignment != nil && t.assignment.Spec.Stepped() && !t.steps[s.Step]
+	more := t.entry.Phase == launcher.PhaseStarted && t.assignment != nil && t.assignment.Spec.Stepped() &&
+		!t.steps[s.Step]
 	if t.entry.Phase != launcher.PhasePrepared && !more {
 		return // told before, or ended
 	}
@@ -40,7 +41,8 @@ func (t *attempt) obeyStart(ctx context.Context, s launcher.Start) {
 }
 
 // start has the shim exec the ranks. It runs beside the loop.
-func (t *attempt) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, s launcher.Start) error {
+func (t *attempt) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client,
+	s launcher.Start) error {
 	ranks, err := t.outfit(ctx, as, plan, s.Step, ports{port: s.Port, head: s.HeadPorts})
 	if err != nil {
 		return err
@@ -60,7 +62,8 @@ func (t *attempt) start(ctx context.Context, as *launcher.Assignment, plan *prep
 }
 
 // outfit is what the shim is to exec of a step. It runs beside the loop.
-func (t *attempt) outfit(ctx context.Context, as *launcher.Assignment, plan *prepared, step int, at ports) (ranks []shim.Rank, err error) {
+func (t *attempt) outfit(ctx context.Context, as *launcher.Assignment, plan *prepared, step int,
+	at ports) (ranks []shim.Rank, err error) {
 	if as == nil {
 		return nil, fmt.Errorf("the assignment in %s is unreadable: see the agent's log", t.dir)
 	}
@@ -118,12 +121,14 @@ func (t *attempt) obeyAgain(ctx context.Context, beside *sync.WaitGroup, again l
 	beside.Go(func() {
 		err := t.bringBack(ctx, as, plan, client, again)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, shim.ErrEnded) {
-			_ = t.tell(ctx, shim.Event{Kind: shim.Exited, Rank: again.Rank, Again: again.Again, Time: time.Now(), Exit: &launcher.Exit{Error: fmt.Sprintf("start rank again: %v", err)}})
+			_ = t.tell(ctx, shim.Event{Kind: shim.Exited, Rank: again.Rank, Again: again.Again, Time: time.Now(),
+				Exit: &launcher.Exit{Error: fmt.Sprintf("start rank again: %v", err)}})
 		}
 	})
 }
 
-func (t *attempt) bringBack(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, again launcher.Again) error {
+func (t *attempt) bringBack(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client,
+	again launcher.Again) error {
 	step, _, _ := as.Local(again.Rank - as.FirstRank)
 	ranks, err := t.outfit(ctx, as, plan, step, ports{port: again.Port, head: again.HeadPorts})
 	if err != nil {

@@ -22,15 +22,19 @@ func inSteps(a *launcher.Assignment) {
 	server.Name, server.Main, server.Where = "server", false, launcher.OnHead
 	server.Ports = []launcher.NamedPort{{Name: "web"}, {Name: "more", Count: 3}}
 	server.Env = append(server.Env[:len(server.Env):len(server.Env)],
-		launcher.Var{Name: "WEB", Value: launcher.Of(launcher.HeadPortNamed("web"))}, launcher.Var{Name: "MORE", Value: launcher.Of(launcher.LastPortNamed("more"))})
-	server.Argv = launcher.Lits("sh", "-c", `exec 3<>"$GATE.0"; read x <&3; echo "up on $WEB to $MORE"; exec python3 -m http.server --bind 127.0.0.1 "$WEB"`)
+		launcher.Var{Name: "WEB", Value: launcher.Of(launcher.HeadPortNamed("web"))},
+		launcher.Var{Name: "MORE", Value: launcher.Of(launcher.LastPortNamed("more"))})
+	server.Argv = launcher.Lits("sh", "-c",
+		`exec 3<>"$GATE.0"; read x <&3; echo "up on $WEB to $MORE"; exec python3 -m http.server --bind 127.0.0.1 "$WEB"`)
 	port := launcher.Of(launcher.PortNamed("web"))
 	server.Ready = []launcher.Probe{
 		{Kind: launcher.ProbeLog, What: "its word", Match: `^up on \d+`},
 		{Kind: launcher.ProbeTCP, What: "its port", Port: port},
 		{Kind: launcher.ProbeHTTP, What: "its pages", Port: port, Path: "/"},
 		{Kind: launcher.ProbeExec, What: "its command", Argv: launcher.Lits("sh", "-c", `test -n "$WEB"`)},
-		{Kind: launcher.ProbeExec, What: "things", Argv: launcher.Lits("sh", "-c", `echo 2 things; echo 1 things; ls "$WITNESS.count" && echo 4 things`), Match: `(?m)^(\d+) things`, Want: launcher.Lit("7")},
+		{Kind: launcher.ProbeExec, What: "things",
+			Argv:  launcher.Lits("sh", "-c", `echo 2 things; echo 1 things; ls "$WITNESS.count" && echo 4 things`),
+			Match: `(?m)^(\d+) things`, Want: launcher.Lit("7")},
 	}
 	a.Spec.Stages = []launcher.Stage{server, main}
 	a.Ranks, a.World = 2, 2
@@ -134,7 +138,9 @@ func TestStepsNotStarted(t *testing.T) {
 func restOnly(a *launcher.Assignment) {
 	inSteps(a)
 	server := &a.Spec.Stages[0]
-	server.Where, server.Ready = launcher.OnRest, []launcher.Probe{{Kind: launcher.ProbeTCP, Head: true, What: "main's port", Port: launcher.Of(launcher.PortNamed("own"))}}
+	server.Where, server.Ready = launcher.OnRest,
+		[]launcher.Probe{{Kind: launcher.ProbeTCP, Head: true, What: "main's port",
+			Port: launcher.Of(launcher.PortNamed("own"))}}
 	server.Ports, server.Env = nil, nil
 	a.Spec.Stages[1].Ports = []launcher.NamedPort{{Name: "own"}}
 	a.Ranks, a.NodeCount, a.Spec.Nodes = 1, 2, 2
@@ -197,7 +203,8 @@ func TestPortThatIsTaken(t *testing.T) {
 		a.Spec.Stages[0].Ports[0].At = port
 	}
 	n.prepare(n.as("witness", fixed))
-	if ev := n.hear(launcher.Refused); !strings.Contains(ev.Text, fmt.Sprintf("port web: bind to port %d", port)) || !strings.Contains(ev.Text, fmt.Sprintf("(PID %d) listens on it: end that, or choose another port", os.Getpid())) {
+	if ev := n.hear(launcher.Refused); !strings.Contains(ev.Text, fmt.Sprintf("port web: bind to port %d", port)) ||
+		!strings.Contains(ev.Text, fmt.Sprintf("(PID %d) listens on it: end that, or choose another port", os.Getpid())) {
 		t.Errorf("refused with %q", ev.Text)
 	}
 	n.end(key, 0)
@@ -228,7 +235,9 @@ func TestPortOfAnotherJob(t *testing.T) {
 	refused := func(when string) {
 		t.Helper()
 		n.prepare(second)
-		if ev := n.hear(launcher.Refused); ev.Key != second.Key || !strings.Contains(ev.Text, fmt.Sprintf("port web: port %d is job %s's here (`sparkrun ps %[2]s`): end that, or choose another port", port, job)) {
+		if ev := n.hear(launcher.Refused); ev.Key != second.Key ||
+			!strings.Contains(ev.Text,
+				fmt.Sprintf("port web: port %d is job %s's here (`sparkrun ps %[2]s`): end that, or choose another port", port, job)) {
 			t.Errorf("%s: refused %s with %q", when, ev.Key, ev.Text)
 		}
 		n.end(second.Key, 0)
@@ -261,7 +270,8 @@ func TestLogProbeReadsLaterParts(t *testing.T) {
 		inSteps(a)
 		a.Spec.MaxOutput = 1 << 10 // parts have 64 KiB at least
 		server := &a.Spec.Stages[0]
-		server.Argv = launcher.Lits("sh", "-c", `exec 3<>"$GATE.0"; head -c 200000 /dev/zero | tr '\0' '\n'; read x <&3; head -c 900000 /dev/zero | tr '\0' '\n'; echo "up at last"; exec sleep 1000`)
+		server.Argv = launcher.Lits("sh", "-c",
+			`exec 3<>"$GATE.0"; head -c 200000 /dev/zero | tr '\0' '\n'; read x <&3; head -c 900000 /dev/zero | tr '\0' '\n'; echo "up at last"; exec sleep 1000`)
 		server.Ready = server.Ready[:1]
 		server.Ready[0].Match = `^up at last$`
 	}))
@@ -290,7 +300,8 @@ func TestPortsOfOneUserAreBounded(t *testing.T) {
 		must(t, err)
 		all = append(all, h)
 	}
-	if _, _, err := n.a.holdNamed(key, "eve", launcher.NamedPort{Name: "x"}); err == nil || !strings.Contains(err.Error(), "jobs of eve") {
+	if _, _, err := n.a.holdNamed(key, "eve", launcher.NamedPort{Name: "x"}); err == nil ||
+		!strings.Contains(err.Error(), "jobs of eve") {
 		t.Errorf("one more: %v", err)
 	}
 	h, _, err := n.a.holdNamed(key, "adam", launcher.NamedPort{Name: "x"})
@@ -307,7 +318,8 @@ func TestPortsOfOneUserAreBounded(t *testing.T) {
 func replaced(a *launcher.Assignment) {
 	inSteps(a)
 	worker := a.Spec.Stages[0]
-	worker.Name, worker.Where, worker.Ports, worker.Ready, worker.Spares, worker.Replace = "worker", launcher.OnRest, nil, nil, true, true
+	worker.Name, worker.Where, worker.Ports, worker.Ready, worker.Spares, worker.Replace = "worker", launcher.OnRest,
+		nil, nil, true, true
 	worker.Argv, worker.Env = a.Spec.Stages[1].Argv, slices.Clone(a.Spec.Stages[1].Env)
 	worker.Env[len(worker.Env)-1].Value = launcher.Lit("2") // names its gate
 	a.Spec.Stages = []launcher.Stage{a.Spec.Stages[0], worker, a.Spec.Stages[1]}
@@ -341,7 +353,8 @@ func TestRankComesAgain(t *testing.T) {
 	}
 	n.order(launcher.Order{Again: &launcher.Again{Key: key, Rank: 2, Again: 1}})
 	n.poll("its word", func() bool { return len(n.witness()) == 2 })
-	if e := n.entry(key); len(e.Ranks) != 1 || e.Ranks[0].Again != 1 || e.Ranks[0].State != launcher.RankRunning || e.Ranks[0].Exit != nil {
+	if e := n.entry(key); len(e.Ranks) != 1 || e.Ranks[0].Again != 1 || e.Ranks[0].State != launcher.RankRunning ||
+		e.Ranks[0].Exit != nil {
 		t.Errorf("ledger %+v", e.Ranks)
 	}
 	n.end(key, 0)

@@ -40,7 +40,8 @@ func TestFollowingParts(t *testing.T) {
 	if got.String() != want {
 		t.Errorf("%d bytes, want %d", got.Len(), len(want))
 	}
-	if parts, _ := filepath.Glob(filepath.Join(n.cfg.LogDir, string(job), "1", "rank-0.out*")); len(parts) != 4+1 { // and its stamps
+	if parts, _ := filepath.Glob(filepath.Join(n.cfg.LogDir, string(job), "1",
+		"rank-0.out*")); len(parts) != 4+1 { // and its stamps
 		t.Errorf("parts: %v", parts)
 	}
 }

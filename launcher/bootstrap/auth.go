@@ -68,7 +68,8 @@ func (s *secrets) get(ctx context.Context, name, prompt string, wrong *string) (
 }
 
 // auth is how we prove who we are: keys first, then a password.
-func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done func())) (methods []ssh.AuthMethod, closeAgent func()) {
+func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done func())) (methods []ssh.AuthMethod,
+	closeAgent func()) {
 	var held agent.ExtendedAgent
 	closeAgent = func() {}
 	if e.agent != "" {
@@ -90,7 +91,8 @@ func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done fu
 	return []ssh.AuthMethod{
 		ssh.PublicKeysCallback(func() ([]ssh.Signer, error) { return s.signers(ctx, e, held, thinking), nil }),
 		ssh.RetryableAuthMethod(ssh.PasswordCallback(plain), 3),
-		ssh.RetryableAuthMethod(ssh.KeyboardInteractive(func(_, _ string, questions []string, echos []bool) ([]string, error) {
+		ssh.RetryableAuthMethod(ssh.KeyboardInteractive(func(_, _ string, questions []string, echos []bool) ([]string,
+			error) {
 			answers := make([]string, len(questions))
 			for i := range questions {
 				if echos[i] {
@@ -108,7 +110,8 @@ func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done fu
 
 // signers are the keys to try: those that were named, then the agent's others. A
 // server hangs up after some six, so what is likely comes first.
-func (s *secrets) signers(ctx context.Context, e endpoint, held agent.ExtendedAgent, thinking func() func()) []ssh.Signer {
+func (s *secrets) signers(ctx context.Context, e endpoint, held agent.ExtendedAgent,
+	thinking func() func()) []ssh.Signer {
 	var inAgent, out []ssh.Signer
 	if held != nil {
 		inAgent, _ = held.Signers() // an agent that is locked or gone has none

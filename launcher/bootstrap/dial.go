@@ -120,7 +120,8 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 		if dialCtx.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("no answer within %s", dialTimeout)
 		} else if _, ok := errors.AsType[*net.DNSError](err); ok {
-			err = fmt.Errorf("no address is known of that name: give one, such as zeta@10.0.0.2, or name it in ~/.ssh/config (%w)", err)
+			err = fmt.Errorf("no address is known of that name: give one, such as zeta@10.0.0.2, or name it in "+
+				"~/.ssh/config (%w)", err)
 		}
 		return nil, fmt.Errorf("connect to %s: %w", e.addr(), err)
 	}
@@ -158,7 +159,8 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 	case verdict != nil:
 		return nil, verdict
 	case strings.Contains(err.Error(), "unable to authenticate"):
-		return nil, fmt.Errorf("log in to %s as %s: the host takes none of the keys and passwords that were tried: %w", e.host, e.user, bare(err))
+		return nil, fmt.Errorf("log in to %s as %s: the host takes none of the keys and passwords that were tried: %w",
+			e.host, e.user, bare(err))
 	case !silent.Stop():
 		return nil, fmt.Errorf("log in to %s: it was silent for %s", e.addr(), dialTimeout)
 	}

@@ -62,7 +62,8 @@ func (h *host) takeOut(ctx context.Context) error {
 	}
 	wait := "while [ -e " + memberPath + " ]; do sleep 0.2; done"
 	if _, err := h.asRoot(ctx, outPatience, wait, nil); err != nil {
-		return fmt.Errorf("its cluster has let it go, but its agent keeps %s: run `sudo sparkrun leave --force` there, then `sparkrun down %s`: %w", memberPath, h.target, err)
+		return fmt.Errorf("its cluster has let it go, but its agent keeps %s: run `sudo sparkrun leave --force` "+
+			"there, then `sparkrun down %s`: %w", memberPath, h.target, err)
 	}
 	return nil
 }
@@ -73,7 +74,8 @@ func (h *host) lookNoMember(ctx context.Context) error {
 	}
 	switch {
 	case h.facts.cluster != "":
-		return fmt.Errorf("it is in cluster %s: take it out first (`sparkrun node remove` on a member, or `sudo sparkrun leave` there)", h.facts.cluster)
+		return fmt.Errorf("it is in cluster %s: take it out first (`sparkrun node remove` on a member, or `sudo "+
+			"sparkrun leave` there)", h.facts.cluster)
 	case h.facts.packaged != "":
 		return errPackaged
 	}
@@ -97,7 +99,8 @@ func (h *host) removeToDo() string {
 
 // remove begins with what keeps the rest in use; after a failure it can be run again.
 func (h *host) remove(ctx context.Context) error {
-	script := "systemctl stop " + rollbackUnit + ".timer 2>/dev/null; if [ -e " + unitPath + " ]; then systemctl disable --now sparkrun || exit; fi; " +
+	script := "systemctl stop " + rollbackUnit + ".timer 2>/dev/null; if [ -e " + unitPath + " ]; then systemctl " +
+		"disable --now sparkrun || exit; fi; " +
 		"rm -f " + unitPath + " && systemctl daemon-reload && rm -rf " + statePath + " /run/sparkrun && rm -f " + binaryPath + " " + nextPath + " || exit; " +
 		"! getent group " + groupName + " >/dev/null || groupdel " + groupName
 	if _, err := h.asRoot(ctx, commandTimeout, script, nil); err != nil {

@@ -22,7 +22,8 @@ const (
 )
 
 // prologue makes each script independent of the login's profile and language.
-const prologue = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C; export PATH LC_ALL; unset CDPATH; "
+const prologue = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C; export PATH LC_ALL; " +
+	"unset CDPATH; "
 
 // factsScript is one round as the login: lines of "key value". It changes nothing.
 const factsScript = prologue + `
@@ -142,7 +143,8 @@ func parseFacts(text string, before, after time.Time) (facts, error) {
 		}
 	}
 	if !ended {
-		return f, fmt.Errorf("look at the host: its shell did not run the look to its end: %q", plain.Line(strings.TrimSpace(text[:min(len(text), 200)])))
+		return f, fmt.Errorf("look at the host: its shell did not run the look to its end: %q",
+			plain.Line(strings.TrimSpace(text[:min(len(text), 200)])))
 	}
 	return f, nil
 }
@@ -176,14 +178,16 @@ func (f facts) evaluate(b Binary, upgrade bool, ports []int, now time.Time) erro
 		if f.skew < 0 {
 			ahead = "behind"
 		}
-		return fmt.Errorf("its clock is %s %s this machine's (%s here): set the wrong one of them (`timedatectl` shows, `timedatectl set-ntp true` keeps it right)",
+		return fmt.Errorf("its clock is %s %s this machine's (%s here): set the wrong one of them (`timedatectl` "+
+			"shows, `timedatectl set-ntp true` keeps it right)",
 			f.skew.Abs().Round(time.Second), ahead, now.UTC().Format(time.RFC3339))
 	}
 	if !f.active {
 		for _, p := range ports {
 			for proto, used := range map[string][]int{"TCP": f.tcp, "UDP": f.udp} {
 				if slices.Contains(used, p) {
-					return fmt.Errorf("%s port %d is taken there, and the agent needs it: `ss -lnp 'sport = :%d'` shows by whom", proto, p, p)
+					return fmt.Errorf("%s port %d is taken there, and the agent needs it: `ss -lnp 'sport = :%d'` "+
+						"shows by whom", proto, p, p)
 				}
 			}
 		}

@@ -38,9 +38,10 @@ func TestEvaluate(t *testing.T) {
 		full     bool
 		want     string // empty: fit
 	}{
-		"a bare Spark":               {},
-		"a Mac":                      {old: "kernel Linux", new: "kernel Darwin", want: "it runs Darwin"},
-		"a container":                {old: "systemd systemd 255 (255.4-1ubuntu8)\n", want: "systemd is not its init system (Ubuntu"},
+		"a bare Spark": {},
+		"a Mac":        {old: "kernel Linux", new: "kernel Darwin", want: "it runs Darwin"},
+		"a container": {old: "systemd systemd 255 (255.4-1ubuntu8)\n",
+			want: "systemd is not its init system (Ubuntu"},
 		"no sudo":                    {old: "sudo yes\n", want: "zeta is not root there, and there is no sudo"},
 		"root, no sudo":              {old: "uid 1000", new: "uid 0"},
 		"a clock ahead":              {skew: 2 * time.Hour, want: "its clock is 2h0m0s ahead of this machine's"},
@@ -49,11 +50,14 @@ func TestEvaluate(t *testing.T) {
 		"TCP port taken":             {old: "tcp 0016", new: "tcp 1F04", want: "TCP port 7940 is taken"},
 		"UDP port taken":             {old: "udp 0044", new: "udp 1F05", want: "UDP port 7941 is taken"},
 		"its own agent has the port": {old: "active inactive\n", new: "active active\ntcp 1F04\n"},
-		"no room for the program":    {old: "bin 1000000", new: "bin 1000", want: "its disk is full: /usr/local/bin has 0 MiB free, and 41 are needed"},
-		"no room for the record":     {old: "lib 1000000", new: "lib 1000", want: "its disk is full: /var/lib"},
-		"no room for an upgrade":     {old: "active inactive\n", new: "active active\n", full: true, upgrade: true, want: "its disk is full: /usr/local/bin"},
-		"full, and no upgrade":       {old: "active inactive\n", new: "active active\n", full: true},
-		"full, and all is there":     {old: "binary \nunit \ngroup \nfree /usr/local/bin 1000000", new: "binary ab\nfree /usr/local/bin 0"},
+		"no room for the program": {old: "bin 1000000", new: "bin 1000",
+			want: "its disk is full: /usr/local/bin has 0 MiB free, and 41 are needed"},
+		"no room for the record": {old: "lib 1000000", new: "lib 1000", want: "its disk is full: /var/lib"},
+		"no room for an upgrade": {old: "active inactive\n", new: "active active\n", full: true, upgrade: true,
+			want: "its disk is full: /usr/local/bin"},
+		"full, and no upgrade": {old: "active inactive\n", new: "active active\n", full: true},
+		"full, and all is there": {old: "binary \nunit \ngroup \nfree /usr/local/bin 1000000",
+			new: "binary ab\nfree /usr/local/bin 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(spark, c.old, c.new, 1)
@@ -98,15 +102,21 @@ func TestDecide(t *testing.T) {
 		failed []int
 		parts  string // of each: Member, Joins, Founds, Another, - for not known
 	}{
-		"bare hosts":                             {hosts: []h{{}, {}, {}}, founds: 0, parts: "FJJ"},
-		"the first is unfit":                     {hosts: []h{{failed: true}, {}, {}}, founds: 1, failed: []int{0}, parts: "-FJ"},
-		"the first could not be looked at":       {hosts: []h{{cluster: "?", failed: true}, {}, {}}, founds: -1, failed: []int{0, 1, 2}, parts: "---"},
-		"another could not":                      {hosts: []h{{}, {cluster: "?", failed: true}, {}}, founds: 0, failed: []int{1}, parts: "F-J"},
-		"a member is named":                      {hosts: []h{{}, {cluster: "a"}}, founds: -1, parts: "JM"},
-		"a member is named, the first is silent": {hosts: []h{{cluster: "?", failed: true}, {cluster: "a"}, {}}, founds: -1, failed: []int{0}, parts: "-MJ"},
-		"two clusters":                           {hosts: []h{{cluster: "a"}, {cluster: "b"}, {}}, founds: -1, failed: []int{1}, parts: "MAJ"},
-		"from a member":                          {own: "a", hosts: []h{{}, {cluster: "a"}}, founds: -1, parts: "JM"},
-		"from a member of another":               {own: "a", hosts: []h{{cluster: "b"}, {}}, founds: -1, failed: []int{0}, parts: "AJ"},
+		"bare hosts": {hosts: []h{{}, {}, {}}, founds: 0, parts: "FJJ"},
+		"the first is unfit": {hosts: []h{{failed: true}, {}, {}}, founds: 1, failed: []int{0},
+			parts: "-FJ"},
+		"the first could not be looked at": {hosts: []h{{cluster: "?", failed: true}, {}, {}}, founds: -1,
+			failed: []int{0, 1, 2}, parts: "---"},
+		"another could not": {hosts: []h{{}, {cluster: "?", failed: true}, {}}, founds: 0,
+			failed: []int{1}, parts: "F-J"},
+		"a member is named": {hosts: []h{{}, {cluster: "a"}}, founds: -1, parts: "JM"},
+		"a member is named, the first is silent": {hosts: []h{{cluster: "?", failed: true}, {cluster: "a"}, {}},
+			founds: -1, failed: []int{0}, parts: "-MJ"},
+		"two clusters": {hosts: []h{{cluster: "a"}, {cluster: "b"}, {}}, founds: -1,
+			failed: []int{1}, parts: "MAJ"},
+		"from a member": {own: "a", hosts: []h{{}, {cluster: "a"}}, founds: -1, parts: "JM"},
+		"from a member of another": {own: "a", hosts: []h{{cluster: "b"}, {}}, founds: -1,
+			failed: []int{0}, parts: "AJ"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &fleet{}
@@ -138,7 +148,8 @@ func TestDecide(t *testing.T) {
 					wantFailed = wantFailed || f == i
 				}
 				if x.founds != (i == c.founds) || (x.result.Error != "") != wantFailed {
-					t.Errorf("host %d: founds %v, error %q; want host %d to found, %v to fail", i, x.founds, x.result.Error, c.founds, c.failed)
+					t.Errorf("host %d: founds %v, error %q; want host %d to found, %v to fail", i, x.founds,
+						x.result.Error, c.founds, c.failed)
 				}
 			}
 		})

@@ -27,7 +27,8 @@ type vouching struct {
 // check gives the algorithms to ask a host for, and the judge of what it shows. A
 // host that is known by one kind of key must be asked for that kind: it would show
 // another that it has, too, and look like an impostor.
-func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done func())) ([]string, ssh.HostKeyCallback, error) {
+func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done func())) ([]string, ssh.HostKeyCallback,
+	error) {
 	db, err := known(e)
 	if err != nil {
 		return nil, nil, err
@@ -58,7 +59,8 @@ func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done f
 // firstMeeting is what a host that nobody knows is asked for: the key that ssh would
 // show, too. A certificate of an authority that nobody has named is worth nothing.
 func firstMeeting() []string {
-	algos := slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys, func(a string) bool { return strings.Contains(a, "-cert-") })
+	algos := slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys,
+		func(a string) bool { return strings.Contains(a, "-cert-") })
 	slices.SortStableFunc(algos, func(a, b string) int {
 		switch {
 		case a == ssh.KeyAlgoED25519 && b != a:
@@ -76,7 +78,8 @@ func (v vouching) unknown(ctx context.Context, e endpoint, key ssh.PublicKey) er
 	name := knownhosts.Normalize(e.keyName)
 	if !slices.Contains(v.accept, print) {
 		if v.ask == nil {
-			return fmt.Errorf("the host key of %s is not known: %s %s: %w: compare it with `ssh-keygen -lf` of its key on that host's own console, then give --accept-host-key %s",
+			return fmt.Errorf("the host key of %s is not known: %s %s: %w: compare it with `ssh-keygen -lf` of its "+
+				"key on that host's own console, then give --accept-host-key %s",
 				e.shown(), key.Type(), print, ErrNobodyToAsk, print)
 		}
 		yes, err := v.ask.HostKey(ctx, e.shown(), key.Type(), print)
@@ -147,7 +150,8 @@ func refusal(e endpoint, key ssh.PublicKey, err error) error {
 		for _, k := range changed.Want {
 			lines = append(lines, fmt.Sprintf("%s:%d (%s)", k.Filename, k.Line, ssh.FingerprintSHA256(k.Key)))
 		}
-		return fmt.Errorf("the host key of %s has changed: it shows %s, and known is %s: somebody may be in between; if the host was set up anew, `ssh-keygen -R %q` forgets the old key",
+		return fmt.Errorf("the host key of %s has changed: it shows %s, and known is %s: somebody may be in "+
+			"between; if the host was set up anew, `ssh-keygen -R %q` forgets the old key",
 			name, ssh.FingerprintSHA256(key), strings.Join(lines, ", "), name)
 	}
 	return fmt.Errorf("the host key of %s: %w", name, err)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// older compares two versions as dpkg does: numbers by their value, '~' before the end of a version, letters before what
-// is neither. A word that does not begin with a digit, such as dev, is neither older nor newer than another.
+// older compares two versions as dpkg does: numbers by their value, '~' before the end of a version, letters before
+// what is neither. A word that does not begin with a digit, such as dev, is neither older nor newer than another.
 func older(a, b string) bool {
 	if !beginsWithDigit(a) || !beginsWithDigit(b) {
 		return false

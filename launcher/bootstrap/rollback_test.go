@@ -85,7 +85,8 @@ func (all *fakeMembers) status(self string) string {
 	st := standing{Cluster: "the cluster", Self: self}
 	for _, m := range all.members {
 		r := all.release[m.agent]
-		st.Nodes = append(st.Nodes, peer{Host: m.name, State: "ready", Role: m.role, Version: r.Version, Protocol: r.Protocol})
+		st.Nodes = append(st.Nodes,
+			peer{Host: m.name, State: "ready", Role: m.role, Version: r.Version, Protocol: r.Protocol})
 		if m.role == "leader" {
 			st.Leader = m.name
 		}
@@ -113,15 +114,20 @@ func TestUpgradeGoesBack(t *testing.T) {
 		apart     bool
 		want      want
 	}{
-		"all":                {next: Release{"1.0.1", 2}, want: want{"c b a", "1.0.1 1.0.1 1.0.1", "", []string{"", "", ""}}},
-		"one was broken off": {next: Release{"1.0.1", 2}, halfway: "c", want: want{"b a", "1.0.1 1.0.1 1.0.1", "", []string{"", "", ""}}},
-		"one in the middle does not start": {next: Release{"1.0.1", 2}, fails: "b", want: want{"c b", "1.0.0 1.0.0 1.0.1", "b", []string{
-			"failed: this one is as it was", "it is damaged: release 1.0.0 is back in its place, and ready", ""}}},
+		"all": {next: Release{"1.0.1", 2}, want: want{"c b a", "1.0.1 1.0.1 1.0.1", "", []string{"", "", ""}}},
+		"one was broken off": {next: Release{"1.0.1", 2}, halfway: "c",
+			want: want{"b a", "1.0.1 1.0.1 1.0.1", "", []string{"", "", ""}}},
+		"one in the middle does not start": {next: Release{"1.0.1", 2}, fails: "b",
+			want: want{"c b", "1.0.0 1.0.0 1.0.1", "b", []string{
+				"failed: this one is as it was", "it is damaged: release 1.0.0 is back in its place, and ready", ""}}},
 		"an older one": {next: Release{"0.9", 2}, want: want{"", "1.0.0 1.0.0 1.0.0", "", []string{
-			"whose turn was before, failed", "whose turn was before, failed", "it has release 1.0.0 (protocol 2), and 0.9 (protocol 2) is older"}}},
-		"an older one, with consent": {next: Release{"0.9", 1}, downgrade: true, want: want{"c b a", "0.9 0.9 0.9", "", []string{"", "", ""}}},
+			"whose turn was before, failed", "whose turn was before, failed",
+			"it has release 1.0.0 (protocol 2), and 0.9 (protocol 2) is older"}}},
+		"an older one, with consent": {next: Release{"0.9", 1}, downgrade: true,
+			want: want{"c b a", "0.9 0.9 0.9", "", []string{"", "", ""}}},
 		"too far apart": {next: Release{"3.0", 4}, apart: true, want: want{"", "1.0.0 1.0.0 1.0.0", "", []string{
-			"whose turn was before, failed", "whose turn was before, failed", "release 3.0 would not work together with a, which has 1.0.0: too far apart"}}},
+			"whose turn was before, failed", "whose turn was before, failed",
+			"release 3.0 would not work together with a, which has 1.0.0: too far apart"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := &fakeMembers{release: map[string]Release{sumOf("old"): {"1.0.0", 2}, sumOf("next"): c.next}}
@@ -174,7 +180,8 @@ func TestUpgradeGoesBack(t *testing.T) {
 					t.Errorf("%s: another program lies there than its agent is", r.Host)
 				}
 			}
-			if diff := cmp.Diff([]string{c.want.order, c.want.releases, c.want.back}, []string{strings.Join(all.order, " "), strings.TrimSpace(releases), back}); diff != "" {
+			if diff := cmp.Diff([]string{c.want.order, c.want.releases, c.want.back},
+				[]string{strings.Join(all.order, " "), strings.TrimSpace(releases), back}); diff != "" {
 				t.Errorf("order, releases, put back (-want +got):\n%s", diff)
 			}
 		})

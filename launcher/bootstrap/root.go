@@ -38,7 +38,8 @@ func (h *host) becomeRoot(ctx context.Context) error {
 			return nil
 		case !errors.As(err, &said):
 			return err
-		case strings.Contains(said.words, "sudoers") || strings.Contains(said.words, "not allowed") || strings.Contains(said.words, "may not run"):
+		case strings.Contains(said.words, "sudoers") || strings.Contains(said.words, "not allowed") ||
+			strings.Contains(said.words, "may not run"):
 			return fmt.Errorf("%s may not use sudo there: %s", h.facts.user, said.words)
 		case strings.Contains(said.words, "must have a tty"):
 			return fmt.Errorf("sudo wants a terminal there (requiretty in sudoers): %s", said.words)

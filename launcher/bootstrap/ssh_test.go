@@ -35,17 +35,24 @@ func TestHostKeys(t *testing.T) {
 		"known by its hash": {known: func(a string) string {
 			return xknownhosts.Line([]string{xknownhosts.HashHostname(xknownhosts.Normalize(a))}, old.PublicKey()) + "\n"
 		}},
-		"known by its other kind of key":    {known: func(a string) string { return line(a, other) }},
-		"known by its alias, without port":  {config: "Host *\nHostKeyAlias spark1\n", known: func(string) string { return line("spark1:22", old) }},
-		"known to be another":               {known: func(a string) string { return "# note\n" + line(a, ed25519Key(t)) }, accept: true, yes: true, want: "known_hosts:2"},
-		"revoked":                           {known: func(string) string { return "@revoked * " + strings.SplitN(line("x:22", old), " ", 2)[1] }, accept: true, yes: true, want: "is revoked by"},
-		"unknown, accepted by a person":     {yes: true, asked: 1, written: true},
-		"unknown, not accepted":             {asked: 1, want: "was not accepted"},
-		"unknown, accepted on the line":     {accept: true, written: true},
-		"unknown, a file without its end":   {accept: true, written: true, known: func(string) string { return strings.TrimSuffix(line("far:22", old), "\n") }},
-		"unknown, hashed when written":      {config: "Host *\nHashKnownHosts yes\n", accept: true, written: true},
-		"unknown, and ssh_config is lax":    {config: "Host *\nStrictHostKeyChecking no\n", asked: 1, want: "was not accepted"},
-		"known_hosts that cannot be parsed": {known: func(string) string { return "x ssh-ed25519 %%%\n" }, want: "read known_hosts"},
+		"known by its other kind of key": {known: func(a string) string { return line(a, other) }},
+		"known by its alias, without port": {config: "Host *\nHostKeyAlias spark1\n",
+			known: func(string) string { return line("spark1:22", old) }},
+		"known to be another": {known: func(a string) string {
+			return "# note\n" + line(a,
+				ed25519Key(t))
+		}, accept: true, yes: true, want: "known_hosts:2"},
+		"revoked":                       {known: func(string) string { return "@revoked * " + strings.SplitN(line("x:22", old), " ", 2)[1] }, accept: true, yes: true, want: "is revoked by"},
+		"unknown, accepted by a person": {yes: true, asked: 1, written: true},
+		"unknown, not accepted":         {asked: 1, want: "was not accepted"},
+		"unknown, accepted on the line": {accept: true, written: true},
+		"unknown, a file without its end": {accept: true, written: true,
+			known: func(string) string { return strings.TrimSuffix(line("far:22", old), "\n") }},
+		"unknown, hashed when written": {config: "Host *\nHashKnownHosts yes\n", accept: true, written: true},
+		"unknown, and ssh_config is lax": {config: "Host *\nStrictHostKeyChecking no\n", asked: 1,
+			want: "was not accepted"},
+		"known_hosts that cannot be parsed": {known: func(string) string { return "x ssh-ed25519 %%%\n" },
+			want: "read known_hosts"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := home(t)
@@ -93,7 +100,8 @@ func TestHostKeys(t *testing.T) {
 func TestHostCertificate(t *testing.T) {
 	authority, hostKey := ed25519Key(t), ed25519Key(t)
 	sign := func(principal string) ssh.Signer {
-		c := &ssh.Certificate{Key: hostKey.PublicKey(), CertType: ssh.HostCert, ValidPrincipals: []string{principal}, ValidBefore: ssh.CertTimeInfinity}
+		c := &ssh.Certificate{Key: hostKey.PublicKey(), CertType: ssh.HostCert, ValidPrincipals: []string{principal},
+			ValidBefore: ssh.CertTimeInfinity}
 		if err := c.SignCert(strings.NewReader(strings.Repeat("x", 64)), authority); err != nil {
 			t.Fatal(err)
 		}
@@ -133,14 +141,16 @@ func TestLogins(t *testing.T) {
 		asked      int
 		want       string
 	}{
-		"a key":                                {},
-		"a key with a passphrase":              {passphrase: "open", answers: []string{"open"}, asked: 1},
-		"a passphrase, at the second try":      {passphrase: "open", answers: []string{"shut", "open"}, asked: 2},
-		"a passphrase, never":                  {passphrase: "open", answers: []string{"a", "b", "c"}, asked: 3, want: "the passphrase of"},
-		"a passphrase, nobody there":           {passphrase: "open", nobody: true, want: ErrNobodyToAsk.Error()},
-		"a password":                           {password: "sesame", answers: []string{"sesame"}, asked: 1},
-		"a password, at the third try":         {password: "sesame", answers: []string{"a", "b", "sesame"}, asked: 3},
-		"a password, never":                    {password: "sesame", answers: []string{"a", "b", "c"}, asked: 3, want: "takes none of the keys and passwords"},
+		"a key":                           {},
+		"a key with a passphrase":         {passphrase: "open", answers: []string{"open"}, asked: 1},
+		"a passphrase, at the second try": {passphrase: "open", answers: []string{"shut", "open"}, asked: 2},
+		"a passphrase, never": {passphrase: "open", answers: []string{"a", "b", "c"}, asked: 3,
+			want: "the passphrase of"},
+		"a passphrase, nobody there":   {passphrase: "open", nobody: true, want: ErrNobodyToAsk.Error()},
+		"a password":                   {password: "sesame", answers: []string{"sesame"}, asked: 1},
+		"a password, at the third try": {password: "sesame", answers: []string{"a", "b", "sesame"}, asked: 3},
+		"a password, never": {password: "sesame", answers: []string{"a", "b", "c"}, asked: 3,
+			want: "takes none of the keys and passwords"},
 		"a password of a file":                 {password: "sesame", given: "sesame"},
 		"a password of a file, which is wrong": {password: "sesame", given: "a", want: errWrongPassword.Error()},
 		"a password, nobody there":             {password: "sesame", nobody: true, want: "--password-file"},
@@ -246,14 +256,17 @@ func TestThroughAJumpHost(t *testing.T) {
 	login := loginKey(t, h, "id_ed25519")
 	jumpKey, hostKey := ed25519Key(t), ed25519Key(t)
 	jump := serve(t, serverConfig{keys: []ssh.Signer{jumpKey}, login: login})
-	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: login, answer: func(string, string) (string, string, uint32) { return "hello", "", 0 }})
+	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: login,
+		answer: func(string, string) (string, string, uint32) { return "hello", "", 0 }})
 	jumpAt, jumpPort, _ := net.SplitHostPort(jump.addr)
 	at, port, _ := net.SplitHostPort(s.addr)
-	write(t, h, "config", fmt.Sprintf("Include %s/.ssh/more\nHost far\nProxyJump gate\nHostName %s\nPort %s\n", h, at, port))
+	write(t, h, "config", fmt.Sprintf("Include %s/.ssh/more\nHost far\nProxyJump gate\nHostName %s\nPort %s\n", h, at,
+		port))
 	write(t, h, "more", fmt.Sprintf("Host gate\nHostName %s\nPort %s\nUser porter\n", jumpAt, jumpPort))
 	write(t, h, "known_hosts", line(s.addr, hostKey))
 	conf := SSH{Home: h}
-	if _, err := dialTo(t, conf, "far"); err == nil || !strings.Contains(err.Error(), "jump host 127.0.0.1: the host key of") {
+	if _, err := dialTo(t, conf, "far"); err == nil ||
+		!strings.Contains(err.Error(), "jump host 127.0.0.1: the host key of") {
 		t.Errorf("a jump host that nobody knows: %v", err)
 	}
 	write(t, h, "known_hosts", line(s.addr, hostKey)+line(jump.addr, jumpKey))
@@ -287,7 +300,8 @@ Host piped
 Host odd
 	Port http
 `)
-	s, err := openSettings(SSH{Home: h, User: "zeta", ConfigFiles: []string{filepath.Join(h, ".ssh/config"), "/nonexistent"}})
+	s, err := openSettings(SSH{Home: h, User: "zeta",
+		ConfigFiles: []string{filepath.Join(h, ".ssh/config"), "/nonexistent"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,13 +309,16 @@ Host odd
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.addr() != "spark1.lab:2222" || got.user != "root" || !got.only || !cmp.Equal(got.identities, []string{h + "/.ssh/spark1"}) || got.known[0] != h+"/.ssh/lab" {
+	if got.addr() != "spark1.lab:2222" || got.user != "root" || !got.only ||
+		!cmp.Equal(got.identities, []string{h + "/.ssh/spark1"}) || got.known[0] != h+"/.ssh/lab" {
 		t.Errorf("%+v", got)
 	}
-	if got, err := s.endpoint(target{user: "me", host: "spark2", port: 22}); err != nil || got.addr() != "spark2.lab:22" || got.user != "me" {
+	if got, err := s.endpoint(target{user: "me", host: "spark2", port: 22}); err != nil ||
+		got.addr() != "spark2.lab:22" || got.user != "me" {
 		t.Errorf("what is typed comes first: %+v, %v", got, err)
 	}
-	if got, err := s.endpoint(target{host: "else"}); err != nil || got.addr() != "else:22" || got.user != "zeta" || len(got.identities) != 3 {
+	if got, err := s.endpoint(target{host: "else"}); err != nil || got.addr() != "else:22" || got.user != "zeta" ||
+		len(got.identities) != 3 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for host, want := range map[string]string{"piped": "use ProxyJump", "odd": "Port"} {
@@ -310,21 +327,24 @@ Host odd
 		}
 	}
 	write(t, h, "config", "Match exec true\n\tUser x\n")
-	if _, err := openSettings(SSH{ConfigFiles: []string{filepath.Join(h, ".ssh/config")}}); err == nil || !strings.Contains(err.Error(), "--ssh-config") {
+	if _, err := openSettings(SSH{ConfigFiles: []string{filepath.Join(h, ".ssh/config")}}); err == nil ||
+		!strings.Contains(err.Error(), "--ssh-config") {
 		t.Errorf("a Match that is not understood: %v", err)
 	}
 }
 
 func TestParseTarget(t *testing.T) {
 	for text, want := range map[string]target{
-		"spark1": {host: "spark1"}, "zeta@spark1": {user: "zeta", host: "spark1"}, "zeta@spark1:2222": {user: "zeta", host: "spark1", port: 2222},
-		"::1": {host: "::1"}, "[::1]:22": {host: "::1", port: 22}, "a@b@spark1": {user: "a@b", host: "spark1"},
+		"spark1": {host: "spark1"}, "zeta@spark1": {user: "zeta", host: "spark1"},
+		"zeta@spark1:2222": {user: "zeta", host: "spark1", port: 2222},
+		"::1":              {host: "::1"}, "[::1]:22": {host: "::1", port: 22}, "a@b@spark1": {user: "a@b", host: "spark1"},
 	} {
 		if got, err := parseTarget(text); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "@spark1", "zeta@", "spark1:0", "spark1:ssh", "-oProxyCommand=x", "a b", "ssh://zeta@spark1"} {
+	for _, text := range []string{"", "@spark1", "zeta@", "spark1:0", "spark1:ssh", "-oProxyCommand=x", "a b",
+		"ssh://zeta@spark1"} {
 		if got, err := parseTarget(text); err == nil {
 			t.Errorf("%q: %+v, want an error", text, got)
 		}
@@ -335,12 +355,13 @@ func TestParseTarget(t *testing.T) {
 // before the password is known to be right.
 func TestSudo(t *testing.T) {
 	h, hostKey := home(t), ed25519Key(t)
-	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"), answer: func(command, input string) (string, string, uint32) {
-		if strings.HasPrefix(command, "sudo ") && !strings.HasPrefix(input, "sesame\n") {
-			return "", "Sorry, try again.\nsudo: 1 incorrect password attempt\n", 1
-		}
-		return "", "", 0
-	}})
+	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"),
+		answer: func(command, input string) (string, string, uint32) {
+			if strings.HasPrefix(command, "sudo ") && !strings.HasPrefix(input, "sesame\n") {
+				return "", "Sorry, try again.\nsudo: 1 incorrect password attempt\n", 1
+			}
+			return "", "", 0
+		}})
 	write(t, h, "known_hosts", line(s.addr, hostKey))
 	r, err := dialTo(t, SSH{Home: h}, s.addr)
 	if err != nil {
@@ -373,9 +394,10 @@ func TestSudo(t *testing.T) {
 
 func TestCommandThatFails(t *testing.T) {
 	h, hostKey := home(t), ed25519Key(t)
-	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"), answer: func(string, string) (string, string, uint32) {
-		return "", "one\ntwo\nthree\nsparkrun: no \x1b[2Jroom\r\n", 3
-	}})
+	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"),
+		answer: func(string, string) (string, string, uint32) {
+			return "", "one\ntwo\nthree\nsparkrun: no \x1b[2Jroom\r\n", 3
+		}})
 	write(t, h, "known_hosts", line(s.addr, hostKey))
 	r, err := dialTo(t, SSH{Home: h}, s.addr)
 	if err != nil {

@@ -242,7 +242,8 @@ func (h *host) become(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.asRoot(ctx, commandTimeout, "sparkrun join "+quote(i.Addr)+" --token-file -", strings.NewReader(i.Token+"\n")); err != nil {
+	if _, err := h.asRoot(ctx, commandTimeout, "sparkrun join "+quote(i.Addr)+" --token-file -",
+		strings.NewReader(i.Token+"\n")); err != nil {
 		return fmt.Errorf("sparkrun join %s: %w", i.Addr, err)
 	}
 	return nil
@@ -300,7 +301,8 @@ func (h *host) token(ctx context.Context) (Invitation, error) {
 func (h *host) awaitReady(ctx context.Context) error {
 	var last error
 	for end := time.Now().Add(readyTimeout); time.Now().Before(end); {
-		text, err := h.run(ctx, commandTimeout, "/usr/bin/env PATH=/usr/local/bin:/usr/bin:/bin sparkrun status --json", &bytes.Reader{})
+		text, err := h.run(ctx, commandTimeout,
+			"/usr/bin/env PATH=/usr/local/bin:/usr/bin:/bin sparkrun status --json", &bytes.Reader{})
 		if err == nil {
 			if err = h.readReady(text); err == nil {
 				if err = h.confirm(ctx); err == nil {

@@ -128,7 +128,8 @@ func (s *settings) all(host, key string) ([]string, error) {
 func (s *settings) endpoint(t target) (endpoint, error) {
 	e := endpoint{user: t.user, host: t.host, typed: t.host, port: t.port}
 	one := map[string]string{}
-	for _, key := range []string{"HostName", "User", "Port", "HostKeyAlias", "ProxyJump", "ProxyCommand", "IdentitiesOnly", "IdentityAgent", "HashKnownHosts", "UserKnownHostsFile", "GlobalKnownHostsFile"} {
+	for _, key := range []string{"HostName", "User", "Port", "HostKeyAlias", "ProxyJump", "ProxyCommand",
+		"IdentitiesOnly", "IdentityAgent", "HashKnownHosts", "UserKnownHostsFile", "GlobalKnownHostsFile"} {
 		v, err := s.get(t.host, key)
 		if err != nil {
 			return e, fmt.Errorf("ssh_config: %s of %s: %w", key, t.host, err)
@@ -196,7 +197,8 @@ func (s *settings) endpoint(t target) (endpoint, error) {
 	default:
 		e.agent = expand(a)
 	}
-	e.known = listOf(one["UserKnownHostsFile"], expand, filepath.Join(s.ssh.Home, ".ssh/known_hosts"), filepath.Join(s.ssh.Home, ".ssh/known_hosts2"))
+	e.known = listOf(one["UserKnownHostsFile"], expand, filepath.Join(s.ssh.Home, ".ssh/known_hosts"),
+		filepath.Join(s.ssh.Home, ".ssh/known_hosts2"))
 	e.global = listOf(one["GlobalKnownHostsFile"], expand, "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 	return e, nil
 }

@@ -26,7 +26,8 @@ type host struct {
 	next     Release  // of the program that it gets
 	// undo is what a failure from here on calls for; nil: nothing.
 	undo func(context.Context) error
-	// after is the member whose agent is started anew before; walked is closed when all was done to a host, or it has failed.
+	// after is the member whose agent is started anew before; walked is closed when all was done to a host, or it has
+	// failed.
 	after  *host
 	walked chan struct{}
 	// serves is closed when it can make tokens, or never will: then broken says why.
@@ -78,7 +79,8 @@ func start(cfg Config) (hosts []*host, end func(), err error) {
 	d.secrets.many = len(cfg.Targets) > 1
 	r := &fleet{cfg: cfg, dialer: d, secrets: d.secrets}
 	for _, t := range cfg.Targets {
-		hosts = append(hosts, &host{fleet: r, target: t, serves: make(chan struct{}), walked: make(chan struct{}), result: Result{Target: t, Steps: []Event{}}})
+		hosts = append(hosts, &host{fleet: r, target: t, serves: make(chan struct{}), walked: make(chan struct{}),
+			result: Result{Target: t, Steps: []Event{}}})
 	}
 	return hosts, func() {
 		each(hosts, func(h *host) {
@@ -183,9 +185,11 @@ func (r *fleet) decide(hosts []*host) {
 			h.result.Part = Member
 			r.sources = append(r.sources, h)
 		case h.result.Error == "" && first == nil:
-			h.fail(stepCluster, fmt.Errorf("it is in another cluster (%s) than this machine (%s): `sudo sparkrun leave` there takes it out", h.facts.cluster, r.cluster))
+			h.fail(stepCluster, fmt.Errorf("it is in another cluster (%s) than this machine (%s): `sudo sparkrun "+
+				"leave` there takes it out", h.facts.cluster, r.cluster))
 		case h.result.Error == "":
-			h.fail(stepCluster, fmt.Errorf("it is in another cluster (%s) than %s (%s): `sudo sparkrun leave` on one of them takes it out", h.facts.cluster, first.target, r.cluster))
+			h.fail(stepCluster, fmt.Errorf("it is in another cluster (%s) than %s (%s): `sudo sparkrun leave` on "+
+				"one of them takes it out", h.facts.cluster, first.target, r.cluster))
 		}
 	}
 	if r.cluster != "" {
@@ -213,7 +217,8 @@ func (r *fleet) decide(hosts []*host) {
 		if !h.looked {
 			for _, other := range hosts[i+1:] {
 				if other.result.Error == "" {
-					other.fail(stepCluster, fmt.Errorf("no cluster is known to join, and %s, which comes first, may be in one and could not be looked at: mend it, or name another host first", h.target))
+					other.fail(stepCluster, fmt.Errorf("no cluster is known to join, and %s, which comes first, "+
+						"may be in one and could not be looked at: mend it, or name another host first", h.target))
 				}
 			}
 			return

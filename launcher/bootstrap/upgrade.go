@@ -60,8 +60,8 @@ func (s standing) self() *peer {
 
 func (n peer) votes() bool { return n.Role == "leader" || n.Role == "voter" }
 
-// spares says why the cluster cannot do without the agent that was asked, for as long as that starts anew. Where all voters
-// are there no moment is better: a sole voter, or one of two, is missed for as long, and its cluster waits.
+// spares says why the cluster cannot do without the agent that was asked, for as long as that starts anew. Where all
+// voters are there no moment is better: a sole voter, or one of two, is missed for as long, and its cluster waits.
 func (s standing) spares() error {
 	if s.Leader == "" {
 		return fmt.Errorf("its cluster has no leader: %s", cmp.Or(s.Problem, "`sparkrun status` there says more"))
@@ -88,11 +88,12 @@ func (s standing) spares() error {
 	if len(gone) == 0 || up-1 > voters/2 {
 		return nil
 	}
-	return fmt.Errorf("%s: without %s, too, the cluster has no majority (%d of %d voters)", strings.Join(gone, ", "), s.Self, up-1, voters)
+	return fmt.Errorf("%s: without %s, too, the cluster has no majority (%d of %d voters)", strings.Join(gone, ", "),
+		s.Self, up-1, voters)
 }
 
-// lookAtMember asks a member's agent, where one runs, and with Upgrade which program it is: that need not be the one that
-// lies there, as an upgrade may have been interrupted between the two.
+// lookAtMember asks a member's agent, where one runs, and with Upgrade which program it is: that need not be the one
+// that lies there, as an upgrade may have been interrupted between the two.
 func (h *host) lookAtMember(ctx context.Context) error {
 	if h.facts.active {
 		if st, err := h.ask(ctx); err == nil { // one that does not answer is seen in its turn
@@ -106,7 +107,8 @@ func (h *host) lookAtMember(ctx context.Context) error {
 		return nil
 	}
 	there := Release{}
-	if text, err := h.asRoot(ctx, lookTimeout, binaryPath+" version --json", nil); err == nil { // one that does not run is to be replaced
+	if text, err := h.asRoot(ctx, lookTimeout, binaryPath+" version --json",
+		nil); err == nil { // one that does not run is to be replaced
 		if there, err = readRelease(text); err != nil {
 			return err
 		}
@@ -118,7 +120,8 @@ func (h *host) lookAtMember(ctx context.Context) error {
 		h.has, h.result.Release = there, there.Version
 		return nil
 	}
-	text, err := h.asRoot(ctx, lookTimeout, `sha256sum "/proc/$(systemctl show --property MainPID --value sparkrun)/exe" | cut -d ' ' -f 1`, nil)
+	text, err := h.asRoot(ctx, lookTimeout,
+		`sha256sum "/proc/$(systemctl show --property MainPID --value sparkrun)/exe" | cut -d ' ' -f 1`, nil)
 	if err != nil {
 		return fmt.Errorf("look which program its agent is: %w", err)
 	}
@@ -165,8 +168,8 @@ func (h *host) anew() string {
 // upgraded: its agent runs, and is to run another release.
 func (h *host) upgraded() bool { return h.restart == newProgram }
 
-// takeTurns orders the members whose agents are to be started anew: those without a vote first, the leader last, else as
-// they were named. An agent that does not run waits for nobody: the others may be waiting for it.
+// takeTurns orders the members whose agents are to be started anew: those without a vote first, the leader last, else
+// as they were named. An agent that does not run waits for nobody: the others may be waiting for it.
 func takeTurns(hosts []*host) {
 	var line []*host
 	for _, h := range hosts {
@@ -260,7 +263,8 @@ func readRelease(text string) (Release, error) {
 // suits says why the next release must not come in the place of the one that a host has.
 func (h *host) suits(next Release) error {
 	if !h.cfg.Downgrade && h.has.Version != "" && (next.Protocol < h.has.Protocol || older(next.Version, h.has.Version)) {
-		return fmt.Errorf("it has release %s (protocol %d), and %s (protocol %d) is older: an older one stops at what a newer one has written in the record. --downgrade puts it there all the same",
+		return fmt.Errorf("it has release %s (protocol %d), and %s (protocol %d) is older: an older one stops at "+
+			"what a newer one has written in the record. --downgrade puts it there all the same",
 			h.has.Version, h.has.Protocol, next.Version, next.Protocol)
 	}
 	if h.cfg.Together == nil {
@@ -271,7 +275,8 @@ func (h *host) suits(next Release) error {
 			continue
 		}
 		if err := h.cfg.Together(next.Protocol, n.Protocol); err != nil {
-			return fmt.Errorf("release %s would not work together with %s, which has %s: %w", next.Version, n.Host, n.Version, err)
+			return fmt.Errorf("release %s would not work together with %s, which has %s: %w", next.Version, n.Host,
+				n.Version, err)
 		}
 	}
 	return nil
@@ -284,9 +289,10 @@ func (h *host) keepToDo() string {
 	return fmt.Sprintf("keep the release that it has (%s) in %s", cmp.Or(h.has.Version, "not known"), previousPath)
 }
 
-// keepScript keeps the program that the agent is, which need not be the one that lies there, its unit, and from standard
-// input what puts both back. Where no agent runs and the host is yet to go back from an upgrade that was broken off, what
-// lies there has never run well: what is kept stays, and so does the timer until the next release is ready.
+// keepScript keeps the program that the agent is, which need not be the one that lies there, its unit, and from
+// standard input what puts both back. Where no agent runs and the host is yet to go back from an upgrade that was
+// broken off, what lies there has never run well: what is kept stays, and so does the timer until the next release is
+// ready.
 const keepScript = `d=` + previousPath + ` t=` + rollbackUnit + `.timer
 p=$(systemctl show --property MainPID --value sparkrun)
 if [ "${p:-0}" -gt 0 ]; then from=/proc/$p/exe; systemctl stop "$t" 2>/dev/null
@@ -315,8 +321,10 @@ systemctl restart sparkrun
 
 // armScript has the host go back by itself unless it is told in time that all is well: this program may end, and the
 // network may, before that is known.
-var armScript = fmt.Sprintf("{ systemctl stop %[1]s.timer 2>/dev/null; systemctl reset-failed %[1]s.service 2>/dev/null; "+
-	"systemd-run --quiet --collect --unit=%[1]s --on-active=%[2]d sh %[3]s/rollback; }", rollbackUnit, int(confirmTimeout.Seconds()), previousPath)
+var armScript = fmt.Sprintf("{ systemctl stop %[1]s.timer 2>/dev/null; systemctl reset-failed %[1]s.service "+
+	"2>/dev/null; "+
+	"systemd-run --quiet --collect --unit=%[1]s --on-active=%[2]d sh %[3]s/rollback; }", rollbackUnit,
+	int(confirmTimeout.Seconds()), previousPath)
 
 func (h *host) keep(ctx context.Context) error {
 	if _, err := h.asRoot(ctx, commandTimeout, keepScript, strings.NewReader(rollbackScript)); err != nil {
@@ -346,8 +354,8 @@ func (h *host) replace(ctx context.Context) error {
 	return err
 }
 
-// confirm ends what an upgrade has begun: its agent is the new program, and the host does not go back any more. It may be
-// an earlier one that has begun it, and was broken off.
+// confirm ends what an upgrade has begun: its agent is the new program, and the host does not go back any more. It may
+// be an earlier one that has begun it, and was broken off.
 func (h *host) confirm(ctx context.Context) error {
 	if !h.upgraded() && (!h.cfg.Upgrade || h.facts.cluster == "" || h.facts.packaged != "") {
 		return nil
@@ -368,10 +376,12 @@ func (h *host) takeBack(ctx context.Context, why error) error {
 	undo := h.undo
 	h.undo = nil
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: if its agent was started anew by then, it goes back to release %s by itself within %s", why, h.has.Version, confirmTimeout)
+		return fmt.Errorf("%w: if its agent was started anew by then, it goes back to release %s by itself within %s",
+			why, h.has.Version, confirmTimeout)
 	}
 	if err := undo(ctx); err != nil {
-		return fmt.Errorf("%w; and it could not be put back to release %s: %w; `sudo sh %s/rollback` there does it, and if its agent was started anew the host does it within %s by itself",
+		return fmt.Errorf("%w; and it could not be put back to release %s: %w; `sudo sh %s/rollback` there does "+
+			"it, and if its agent was started anew the host does it within %s by itself",
 			why, h.has.Version, err, previousPath, confirmTimeout)
 	}
 	h.result.RolledBack = true

@@ -16,11 +16,14 @@ func TestUpgradesInTurn(t *testing.T) {
 		want    []want // member of another release, the same, packaged, failed, of another release, bare
 	}{
 		"not asked for": {false, []want{
-			{"", "", "another release is there: --upgrade replaces it"}, {"", "", "is there"}, {"", "", "a package has installed it: apt upgrades it"},
-			{"", "", "another release is there: --upgrade replaces it"}, {"", "", "another release is there: --upgrade replaces it"}, {"", "copy new", "is there"},
+			{"", "", "another release is there: --upgrade replaces it"}, {"", "", "is there"},
+			{"", "", "a package has installed it: apt upgrades it"},
+			{"", "", "another release is there: --upgrade replaces it"},
+			{"", "", "another release is there: --upgrade replaces it"}, {"", "copy new", "is there"},
 		}},
 		"asked for": {true, []want{
-			{"", "in place of another release", ""}, {"", "", "is there"}, {"", "", "a package has installed it: apt upgrades it"},
+			{"", "in place of another release", ""}, {"", "", "is there"},
+			{"", "", "a package has installed it: apt upgrades it"},
 			{"", "in place of another release", ""}, {"", "in place of another release", ""}, {"", "copy new", "is there"},
 		}},
 	} {
@@ -28,11 +31,13 @@ func TestUpgradesInTurn(t *testing.T) {
 			r := &fleet{cfg: Config{Upgrade: c.upgrade}}
 			var hosts []*host
 			for i, f := range []facts{
-				{cluster: "c", binary: other, active: true}, {cluster: "c", binary: ours, active: true}, {cluster: "c", packaged: "/lib/x", active: true},
+				{cluster: "c", binary: other, active: true}, {cluster: "c", binary: ours, active: true},
+				{cluster: "c", packaged: "/lib/x", active: true},
 				{cluster: "c", binary: other, active: true}, {cluster: "c", binary: other}, {},
 			} {
 				f.root, f.group = true, true // nobody is new in the group
-				h := &host{fleet: r, target: string(rune('0' + i)), facts: f, binary: Binary{Path: "new", SHA: ours}, walked: make(chan struct{}), serves: make(chan struct{})}
+				h := &host{fleet: r, target: string(rune('0' + i)), facts: f, binary: Binary{Path: "new", SHA: ours},
+					walked: make(chan struct{}), serves: make(chan struct{})}
 				if i == 3 {
 					h.result.Error = "its disk is full"
 				}
@@ -45,7 +50,8 @@ func TestUpgradesInTurn(t *testing.T) {
 					after = h.after.target
 				}
 				w := c.want[i]
-				if after != w.after || !strings.Contains(h.binaryToDo(), w.todo) || (w.todo == "") != (h.binaryToDo() == "") || w.is != "" && h.binaryIs() != w.is {
+				if after != w.after || !strings.Contains(h.binaryToDo(), w.todo) ||
+					(w.todo == "") != (h.binaryToDo() == "") || w.is != "" && h.binaryIs() != w.is {
 					t.Errorf("host %d: after %q, to do %q, is %q; want %+v", i, after, h.binaryToDo(), h.binaryIs(), w)
 				}
 			}
@@ -55,8 +61,8 @@ func TestUpgradesInTurn(t *testing.T) {
 		})
 	}
 
-	// One whose program was replaced by a run that was interrupted still runs the old one; and a restart for another reason
-	// takes its turn, too.
+	// One whose program was replaced by a run that was interrupted still runs the old one; and a restart for another
+	// reason takes its turn, too.
 	alone := []string{"zeta"}
 	for name, c := range map[string]struct {
 		upgrade bool
@@ -64,17 +70,31 @@ func TestUpgradesInTurn(t *testing.T) {
 		after   bool
 		start   string
 	}{
-		"interrupted before": {true, facts{cluster: "c", binary: ours, running: other, active: true, enabled: true, group: true, user: "zeta", members: alone}, true, "anew, for the program"},
-		"done before":        {true, facts{cluster: "c", binary: ours, running: ours, active: true, enabled: true, group: true, user: "zeta", members: alone}, false, ""},
-		"not asked for":      {false, facts{cluster: "c", binary: ours, running: "", active: true, enabled: true, group: true, user: "zeta", members: alone}, false, ""},
-		"a package's":        {true, facts{cluster: "c", packaged: "/lib/x", active: true, enabled: true, group: true, user: "zeta", members: alone}, false, ""},
-		"new in the group":   {false, facts{cluster: "c", binary: ours, active: true, enabled: true, group: true, user: "zeta"}, true, "anew, for the new member of the group"},
-		"no agent":           {false, facts{cluster: "c", binary: ours, group: true, user: "zeta"}, false, "start the agent, now"},
+		"interrupted before": {true,
+			facts{cluster: "c", binary: ours, running: other, active: true, enabled: true, group: true, user: "zeta",
+				members: alone}, true, "anew, for the program"},
+		"done before": {true,
+			facts{cluster: "c", binary: ours, running: ours, active: true, enabled: true, group: true, user: "zeta",
+				members: alone}, false, ""},
+		"not asked for": {false,
+			facts{cluster: "c", binary: ours, running: "", active: true, enabled: true, group: true, user: "zeta",
+				members: alone}, false, ""},
+		"a package's": {true,
+			facts{cluster: "c", packaged: "/lib/x", active: true, enabled: true, group: true, user: "zeta",
+				members: alone}, false, ""},
+		"new in the group": {false,
+			facts{cluster: "c", binary: ours, active: true, enabled: true, group: true, user: "zeta"}, true,
+			"anew, for the new member of the group"},
+		"no agent": {false, facts{cluster: "c", binary: ours, group: true, user: "zeta"}, false,
+			"start the agent, now"},
 	} {
-		first := &host{fleet: &fleet{cfg: Config{Upgrade: true}}, facts: facts{cluster: "c", binary: other, active: true}, binary: Binary{SHA: ours}}
-		h := &host{fleet: &fleet{cfg: Config{Upgrade: c.upgrade}}, facts: c.facts, binary: Binary{SHA: ours}, serves: make(chan struct{})}
+		first := &host{fleet: &fleet{cfg: Config{Upgrade: true}},
+			facts: facts{cluster: "c", binary: other, active: true}, binary: Binary{SHA: ours}}
+		h := &host{fleet: &fleet{cfg: Config{Upgrade: c.upgrade}}, facts: c.facts, binary: Binary{SHA: ours},
+			serves: make(chan struct{})}
 		takeTurns([]*host{first, h})
-		if start := h.startToDo(); (h.after == first) != c.after || !strings.Contains(start, c.start) || (start == "") != (c.start == "") || h.binaryToDo() != "" {
+		if start := h.startToDo(); (h.after == first) != c.after || !strings.Contains(start, c.start) ||
+			(start == "") != (c.start == "") || h.binaryToDo() != "" {
 			t.Errorf("%s: in line %v, starts %q, program %q", name, h.after == first, start, h.binaryToDo())
 		}
 	}
@@ -107,14 +127,20 @@ func TestSpares(t *testing.T) {
 		none  bool   // no leader
 		want  string // empty: it can be spared
 	}{
-		"one of three":                  {nodes: []peer{node("a", "voter", "ready"), node("b", "leader", "ready"), node("c", "voter", "ready")}},
-		"one of three, another is away": {nodes: []peer{node("a", "voter", "ready"), node("b", "leader", "ready"), node("c", "voter", "away")}, want: "c is away: without a, too, the cluster has no majority (1 of 3 voters)"},
-		"one has no vote for its disk":  {nodes: []peer{node("a", "leader", "ready"), node("b", "voter", "drained"), full}, want: "c takes no part in the vote: without a"},
-		"one of five, another is away":  {nodes: []peer{node("a", "leader", "ready"), node("b", "voter", "ready"), node("c", "voter", "ready"), node("d", "voter", "ready"), node("e", "voter", "away")}},
-		"no voter, one is away":         {nodes: []peer{node("a", "", "ready"), node("b", "leader", "ready"), node("c", "voter", "ready"), node("d", "voter", "away")}},
-		"a standby of a pair":           {nodes: []peer{node("a", "standby", "ready"), node("b", "leader", "ready")}},
-		"the only voter":                {nodes: []peer{node("a", "leader", "ready"), node("b", "standby", "away")}},
-		"no leader":                     {nodes: []peer{node("a", "voter", "unknown"), node("b", "voter", "unknown")}, none: true, want: "its cluster has no leader: two are away"},
+		"one of three": {nodes: []peer{node("a", "voter", "ready"), node("b", "leader", "ready"),
+			node("c", "voter", "ready")}},
+		"one of three, another is away": {nodes: []peer{node("a", "voter", "ready"), node("b", "leader", "ready"),
+			node("c", "voter", "away")}, want: "c is away: without a, too, the cluster has no majority (1 of 3 voters)"},
+		"one has no vote for its disk": {nodes: []peer{node("a", "leader", "ready"), node("b", "voter", "drained"),
+			full}, want: "c takes no part in the vote: without a"},
+		"one of five, another is away": {nodes: []peer{node("a", "leader", "ready"), node("b", "voter", "ready"),
+			node("c", "voter", "ready"), node("d", "voter", "ready"), node("e", "voter", "away")}},
+		"no voter, one is away": {nodes: []peer{node("a", "", "ready"), node("b", "leader", "ready"),
+			node("c", "voter", "ready"), node("d", "voter", "away")}},
+		"a standby of a pair": {nodes: []peer{node("a", "standby", "ready"), node("b", "leader", "ready")}},
+		"the only voter":      {nodes: []peer{node("a", "leader", "ready"), node("b", "standby", "away")}},
+		"no leader": {nodes: []peer{node("a", "voter", "unknown"), node("b", "voter", "unknown")},
+			none: true, want: "its cluster has no leader: two are away"},
 	} {
 		st := standing{Leader: "b", Self: "a", Nodes: c.nodes}
 		if c.none {

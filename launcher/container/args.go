@@ -83,7 +83,8 @@ func ParseArgs(words []string) (Args, error) {
 		f := fs.Lookup(name)
 		switch {
 		case !strings.HasPrefix(w, "--"):
-			return a, fmt.Errorf("--docker-arg %q: %w: want one option, such as --docker-arg=--cap-add=SYS_PTRACE", w, launcher.ErrInvalid)
+			return a, fmt.Errorf("--docker-arg %q: %w: want one option, such as --docker-arg=--cap-add=SYS_PTRACE", w,
+				launcher.ErrInvalid)
 		case refused[name] != "":
 			return a, fmt.Errorf("--docker-arg %s: %w: %s", w, launcher.ErrInvalid, refused[name])
 		case f == nil:
@@ -138,7 +139,8 @@ func (a Args) add(host *container.HostConfig) {
 		if perm == "" {
 			perm = "rwm"
 		}
-		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: from, PathInContainer: to, CgroupPermissions: perm})
+		host.Devices = append(host.Devices,
+			container.DeviceMapping{PathOnHost: from, PathInContainer: to, CgroupPermissions: perm})
 	}
 	for _, o := range a.SecurityOpt {
 		if !slices.Contains(host.SecurityOpt, o) {

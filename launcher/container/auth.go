@@ -44,7 +44,8 @@ func Auth(config []byte, ref string) (string, error) {
 			return "", fmt.Errorf("read ~/.docker/config.json: the entry of %s: %w", k, err)
 		}
 		user, password, _ := strings.Cut(strings.TrimRight(string(plain), "\x00"), ":")
-		b, err := json.Marshal(registry.AuthConfig{Username: user, Password: password, IdentityToken: a.IdentityToken, ServerAddress: k})
+		b, err := json.Marshal(registry.AuthConfig{Username: user, Password: password, IdentityToken: a.IdentityToken,
+			ServerAddress: k})
 		if err != nil {
 			return "", err
 		}

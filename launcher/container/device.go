@@ -23,13 +23,15 @@ func rdmaDevices(dev string) []string {
 	return out
 }
 
-// memlock tells whether containers are to have it unlimited: where the agent may raise it the engine may, too. short: they
-// have NICs, and do without. Of what an engine may that is another user's than the agent nothing is known.
-func memlock(devices []string, asked []launcher.Ulimit, may func([]launcher.Ulimit) error, root bool) (unlimited, short bool) {
+// memlock tells whether containers are to have it unlimited: where the agent may raise it the engine may, too. short:
+// they have NICs, and do without. Of what an engine may that is another user's than the agent nothing is known.
+func memlock(devices []string, asked []launcher.Ulimit, may func([]launcher.Ulimit) error, root bool) (unlimited,
+	short bool) {
 	if slices.ContainsFunc(asked, func(u launcher.Ulimit) bool { return u.Name == "memlock" }) {
 		return false, false
 	}
-	if may([]launcher.Ulimit{{Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited}}) == nil || !root && len(devices) > 0 {
+	if may([]launcher.Ulimit{{Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited}}) == nil || !root &&
+		len(devices) > 0 {
 		return true, false
 	}
 	return false, len(devices) > 0
@@ -53,7 +55,8 @@ func gpuOf(root string, f Facts) (GPU, error) {
 	if f.Nvidia {
 		return OldGPU, nil
 	}
-	return "", errors.New("the engine knows no way to this machine's GPU: install nvidia-container-toolkit, then `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or launch with --gpus none")
+	return "", errors.New("the engine knows no way to this machine's GPU: install nvidia-container-toolkit, then " +
+		"`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or launch with --gpus none")
 }
 
 // groupOf names the cgroup of an attempt's containers, as the engine's driver writes it and as

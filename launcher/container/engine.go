@@ -54,7 +54,8 @@ func Open(ctx context.Context, socket string) (*Engine, error) {
 	}
 	if older(p.APIVersion, oldestAPI) {
 		c.Close()
-		return nil, fmt.Errorf("open engine %s: its API is %s, want %s or later: Docker Engine 20.10 has it", socket, p.APIVersion, oldestAPI)
+		return nil, fmt.Errorf("open engine %s: its API is %s, want %s or later: Docker Engine 20.10 has it", socket,
+			p.APIVersion, oldestAPI)
 	}
 	return e, nil
 }
@@ -155,7 +156,8 @@ func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)
 			return nil
 		case err != nil:
 			return e.failed("pull image "+ref, err)
-		case m.ErrorDetail.Code == http.StatusUnauthorized || m.ErrorDetail.Code == http.StatusForbidden || m.ErrorDetail.Code == http.StatusNotFound:
+		case m.ErrorDetail.Code == http.StatusUnauthorized || m.ErrorDetail.Code == http.StatusForbidden ||
+			m.ErrorDetail.Code == http.StatusNotFound:
 			return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotForUs, m.Error)
 		case m.Error != "": // the answer's status was written long before
 			return e.failed("pull image "+ref, errors.New(m.Error))
@@ -178,7 +180,8 @@ func (e *Engine) Create(ctx context.Context, s Spec) (id string, err error) {
 	cfg, host := s.body()
 	r, err := e.c.ContainerCreate(ctx, client.ContainerCreateOptions{Config: cfg, HostConfig: host, Name: s.Name})
 	if cerrdefs.IsNotFound(err) {
-		return "", fmt.Errorf("create container %s of %s: %w: it was removed after the job was prepared: launch again", s.Name, s.Image, ErrNoImage)
+		return "", fmt.Errorf("create container %s of %s: %w: it was removed after the job was prepared: launch again",
+			s.Name, s.Image, ErrNoImage)
 	}
 	if err != nil {
 		return "", e.failed("create container "+s.Name, err)

@@ -17,7 +17,8 @@ import (
 func TestEngineThatIsNotThere(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	_, err := Open(t.Context(), socket)
-	if !errors.Is(err, ErrNoEngine) || !strings.Contains(err.Error(), socket) || !strings.Contains(err.Error(), "systemctl start docker") {
+	if !errors.Is(err, ErrNoEngine) || !strings.Contains(err.Error(), socket) ||
+		!strings.Contains(err.Error(), "systemctl start docker") {
 		t.Errorf("%v, want it to name the socket and the remedy", err)
 	}
 }

@@ -13,7 +13,8 @@ import (
 func (s Spec) Flags() []string {
 	cfg, host := s.body()
 	out := []string{"--name", s.Name, "--network", string(host.NetworkMode), "--ipc", string(host.IpcMode), "--init",
-		"--user", cfg.User, "--security-opt", strings.Join(host.SecurityOpt, ","), "--stop-timeout", strconv.Itoa(*cfg.StopTimeout),
+		"--user", cfg.User, "--security-opt", strings.Join(host.SecurityOpt, ","), "--stop-timeout",
+		strconv.Itoa(*cfg.StopTimeout),
 		"--log-driver", host.LogConfig.Type, "--no-healthcheck"}
 	add := func(flag string, values ...string) {
 		for _, v := range values {

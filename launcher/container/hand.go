@@ -47,10 +47,11 @@ type toInner struct {
 
 // toOuter is a line to the outer half: spawned or an error, then, once, an exit.
 type toOuter struct {
-	Spawned bool           `json:"born,omitempty"`
-	Error   string         `json:"error,omitempty"`
-	Code    int            `json:"code,omitempty"` // of an error, as a shell's: 127 where there is no such program, else 126
-	Exit    *launcher.Exit `json:"exit,omitempty"`
+	Spawned bool   `json:"born,omitempty"`
+	Error   string `json:"error,omitempty"`
+	// of an error, as a shell's: 127 where there is no such program, else 126
+	Code int            `json:"code,omitempty"`
+	Exit *launcher.Exit `json:"exit,omitempty"`
 	// Outside: of an exit after the engine had told the container to end; older halves do without.
 	Outside bool `json:"outside,omitempty"`
 }

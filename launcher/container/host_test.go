@@ -94,7 +94,8 @@ func TestGroupOfContainers(t *testing.T) {
 	}
 	must(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), nil, 0o644))
 	for systemd, want := range map[bool][2]string{
-		true: {"sparkrun-n_abcd.1.slice", root + "/sparkrun.slice/sparkrun-n_abcd.1.slice"}, false: {"/sparkrun/n-abcd.1.boxes", root + "/sparkrun/n-abcd.1.boxes"},
+		true:  {"sparkrun-n_abcd.1.slice", root + "/sparkrun.slice/sparkrun-n_abcd.1.slice"},
+		false: {"/sparkrun/n-abcd.1.boxes", root + "/sparkrun/n-abcd.1.boxes"},
 	} {
 		if parent, folder := groupOf(root, systemd, "n-abcd.1"); parent != want[0] || folder != want[1] {
 			t.Errorf("by systemd %v: %q, %q, want %q", systemd, parent, folder, want)
@@ -103,9 +104,11 @@ func TestGroupOfContainers(t *testing.T) {
 }
 
 func TestOnHost(t *testing.T) {
-	b := &Prepared{Spec: Spec{Mounts: []Mount{{Source: "/real/work", Target: "/work"}, {Source: "/real/data", Target: "/work/data"}}}}
+	b := &Prepared{Spec: Spec{Mounts: []Mount{{Source: "/real/work", Target: "/work"},
+		{Source: "/real/data", Target: "/work/data"}}}}
 	for inside, want := range map[string]string{
-		"/work/a.py": "/real/work/a.py", "/work": "/real/work", "/work/data/x": "/real/data/x", "/works": "", "/": "", "/opt/x": "",
+		"/work/a.py": "/real/work/a.py", "/work": "/real/work", "/work/data/x": "/real/data/x", "/works": "", "/": "",
+		"/opt/x": "",
 	} {
 		if got := b.OnHost(inside); got != want {
 			t.Errorf("%s is %q, want %q", inside, got, want)
@@ -118,7 +121,9 @@ func TestKeyOfLabels(t *testing.T) {
 	if d := cmp.Diff(launcher.Key{Job: "abcd", Generation: 3}, got); d != "" || err != nil {
 		t.Errorf("%v\n%s", err, d)
 	}
-	for _, l := range []map[string]string{nil, {"com.sparkrun.job": "abcd"}, {"com.sparkrun.job": "../x", "com.sparkrun.generation": "1"}, {"com.sparkrun.job": "abcd", "com.sparkrun.generation": "0"}} {
+	for _, l := range []map[string]string{nil, {"com.sparkrun.job": "abcd"},
+		{"com.sparkrun.job": "../x", "com.sparkrun.generation": "1"},
+		{"com.sparkrun.job": "abcd", "com.sparkrun.generation": "0"}} {
 		if k, err := keyOfLabels(l); err == nil {
 			t.Errorf("%v is of %s", l, k)
 		}
@@ -173,7 +178,8 @@ func TestSweep(t *testing.T) {
 		}
 		return map[string]any{"Id": id, "Names": []string{"/" + id}, "Labels": l, "State": "exited"}
 	}
-	store.has = []map[string]any{box("a", "over", "1"), box("b", "over", "1"), box("c", "runs", "2"), box("d", "whose", "1"), box("e", "", "", "another one"), box("f", "", "", "this one"), box("g", "../x", "1")}
+	store.has = []map[string]any{box("a", "over", "1"), box("b", "over", "1"), box("c", "runs", "2"),
+		box("d", "whose", "1"), box("e", "", "", "another one"), box("f", "", "", "this one"), box("g", "../x", "1")}
 	told := map[string]bool{}
 	if left, err := h.sweep(t.Context(), ended, told); left != 0 || err != nil || asked != nil {
 		t.Errorf("a node that never had any: %d left, %v, asked %v", left, err, asked)
@@ -183,7 +189,8 @@ func TestSweep(t *testing.T) {
 		store.removed, asked = nil, nil
 		left, err := h.sweep(t.Context(), ended, told)
 		if left != 1 || err != nil || len(asked) != 1 || len(asked[0]) != 3 {
-			t.Errorf("%d left, %v, asked about %v; want the one that runs left, and one question about three attempts", left, err, asked)
+			t.Errorf("%d left, %v, asked about %v; want the one that runs left, and one question about three attempts",
+				left, err, asked)
 		}
 		slices.Sort(store.removed)
 		if d := cmp.Diff([]string{"a", "b", "e"}, store.removed); d != "" {
@@ -214,8 +221,10 @@ func TestGroupsAreDropped(t *testing.T) {
 		must(t, os.MkdirAll(dir, 0o755))
 		return dir
 	}
-	gone := []string{at("sparkrun/" + node + "-gone.1.boxes"), at("sparkrun.slice/sparkrun-" + sliceName(node) + "_gone.1.slice")}
-	stay := []string{at("sparkrun/" + node + "-busy.1.boxes/in"), at("sparkrun/" + node + "-lives.1"), at("sparkrun/other-gone.1.boxes")}
+	gone := []string{at("sparkrun/" + node + "-gone.1.boxes"),
+		at("sparkrun.slice/sparkrun-" + sliceName(node) + "_gone.1.slice")}
+	stay := []string{at("sparkrun/" + node + "-busy.1.boxes/in"), at("sparkrun/" + node + "-lives.1"),
+		at("sparkrun/other-gone.1.boxes")}
 	_, folder := groupOf(root, false, h.groupName(known))
 	must(t, os.MkdirAll(folder, 0o755))
 	if left := h.dropGroups(root); left != 1 {
@@ -239,7 +248,8 @@ func TestPlacesOfMounts(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644))
 	must(t, os.Symlink("there", filepath.Join(dir, "link")))
 	for below, want := range map[string]string{
-		"there/deep": "", "missing": "missing in there: not found here: create it", "there/no/such": "not found here", "link/deep": "behind, a link", "file": "a folder where a file",
+		"there/deep": "", "missing": "missing in there: not found here: create it", "there/no/such": "not found here",
+		"link/deep": "behind, a link", "file": "a folder where a file",
 		"file/x": "not found here",
 	} {
 		s := Spec{Mounts: []Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/work/" + below}}}
@@ -254,7 +264,9 @@ func TestPlacesOfMounts(t *testing.T) {
 			t.Errorf("a tmpfs at %s: %v, want %q", below, err, want)
 		}
 	}
-	if err := placesAreThere(login.Self(), Spec{Mounts: []Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/works/missing"}, {Source: "/usr", Target: "/data"}}}); err != nil {
+	if err := placesAreThere(login.Self(),
+		Spec{Mounts: []Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/works/missing"},
+			{Source: "/usr", Target: "/data"}}}); err != nil {
 		t.Errorf("mounts side by side: %v", err)
 	}
 }
@@ -285,7 +297,8 @@ func TestNamesOfContainers(t *testing.T) {
 		node, boot string
 		rank       int
 	}{
-		{"11111111-of-1", "aaaaaaaa-of-a", 0}, {"11111111-of-1", "bbbbbbbb-of-b", 0}, {"22222222-of-2", "aaaaaaaa-of-a", 0}, {"11111111-of-1", "aaaaaaaa-of-a", 1},
+		{"11111111-of-1", "aaaaaaaa-of-a", 0}, {"11111111-of-1", "bbbbbbbb-of-b", 0},
+		{"22222222-of-2", "aaaaaaaa-of-a", 0}, {"11111111-of-1", "aaaaaaaa-of-a", 1},
 	} {
 		h := NewHost(HostConfig{Node: launcher.NodeID(c.node), Boot: c.boot, Engine: &Config{Cluster: "c"}})
 		what := fmt.Sprintf("%+v", c)
@@ -297,7 +310,8 @@ func TestNamesOfContainers(t *testing.T) {
 	}
 	as.Ranks, as.NodeCount = 2, 1
 	as.Spec = launcher.Spec{Nodes: 1, Stages: []launcher.Stage{
-		{Name: "ray-head", Where: launcher.OnHead, RanksPerNode: 1}, {Name: "command", Main: true, Where: launcher.OnHead, PIDsOf: "ray-head", RanksPerNode: 1},
+		{Name: "ray-head", Where: launcher.OnHead, RanksPerNode: 1},
+		{Name: "command", Main: true, Where: launcher.OnHead, PIDsOf: "ray-head", RanksPerNode: 1},
 	}}
 	h := NewHost(HostConfig{Node: "11111111", Boot: "aaaaaaaa", Engine: &Config{Cluster: "c"}})
 	for rank, want := range []string{"", "sparkrun-abcd.1-0-11111111-aaaaaaaa"} {
@@ -319,7 +333,8 @@ func TestEngineThatHangs(t *testing.T) {
 	ln, err := net.Listen("unix", socket) // the kernel lets callers in
 	must(t, err)
 	defer ln.Close()
-	if _, _, err := openEngine(t.Context(), socket, 100*time.Millisecond); err == nil || !strings.Contains(err.Error(), "the engine at "+socket+" is there and gives no answer within 100ms") {
+	if _, _, err := openEngine(t.Context(), socket, 100*time.Millisecond); err == nil ||
+		!strings.Contains(err.Error(), "the engine at "+socket+" is there and gives no answer within 100ms") {
 		t.Errorf("an engine that hangs: %v", err)
 	}
 }

@@ -320,7 +320,8 @@ func begin(cmd Command, fds []int) (int, error) {
 	}
 	if dir := string(cmd.Dir); dir != "" {
 		if fi, serr := os.Stat(dir); serr != nil || !fi.IsDir() {
-			return 0, fmt.Errorf("exec %q: working folder %q: not in the container: mount it, or choose another with --workdir", argv[0], dir)
+			return 0, fmt.Errorf("exec %q: working folder %q: not in the container: mount it, or choose another "+
+				"with --workdir", argv[0], dir)
 		}
 	}
 	switch {

@@ -19,7 +19,8 @@ const loaderCache = "/etc/ld.so.cache"
 // nil: the image has no cache of names, for it is a static one, or of another libc. It makes
 // a container that is never started, and takes it away; labels are for who finds that one, should
 // this process die meanwhile.
-func (e *Engine) Libraries(ctx context.Context, image string, labels map[string]string, names ...string) (has map[string]bool, err error) {
+func (e *Engine) Libraries(ctx context.Context, image string, labels map[string]string,
+	names ...string) (has map[string]bool, err error) {
 	r, err := e.c.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config:     &container.Config{Image: image, Entrypoint: []string{"/never-run"}, Cmd: []string{}, Labels: labels},
 		HostConfig: &container.HostConfig{NetworkMode: "none"},

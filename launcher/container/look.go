@@ -45,7 +45,8 @@ func (o *outer) look(init int) error {
 	}
 	if o.order.Spec.GPU != NoGPU {
 		if _, _, err := inside(root, gpuFile); err != nil {
-			return fmt.Errorf("the GPU is not in the container: %w: see whether `docker run --gpus all %s nvidia-smi` finds it", err, o.order.Spec.Image)
+			return fmt.Errorf("the GPU is not in the container: %w: see whether `docker run --gpus all %s "+
+				"nvidia-smi` finds it", err, o.order.Spec.Image)
 		}
 	}
 	return nil
@@ -60,7 +61,8 @@ func unchanged(mounts []Mount) error {
 		case m.Ino == 0:
 		case errors.Is(err, unix.EACCES) && os.Geteuid() != 0: // the engine says what it finds
 		case err != nil:
-			return fmt.Errorf("--mount %s:%s: %w: it was there when the job was prepared: launch again once it is back", m.Source, m.Target, err)
+			return fmt.Errorf("--mount %s:%s: %w: it was there when the job was prepared: launch again once it "+
+				"is back", m.Source, m.Target, err)
 		case st.Dev != m.Dev || st.Ino != m.Ino:
 			return m.swapped()
 		}
@@ -69,7 +71,8 @@ func unchanged(mounts []Mount) error {
 }
 
 func (m Mount) swapped() error {
-	return fmt.Errorf("--mount %s:%s: something else was put there after its user's right to it was looked at: launch again", m.Source, m.Target)
+	return fmt.Errorf("--mount %s:%s: something else was put there after its user's right to it was looked at: "+
+		"launch again", m.Source, m.Target)
 }
 
 // inside looks at a path as the container's processes would.

@@ -65,7 +65,8 @@ func TestModelCache(t *testing.T) {
 	if got := source(launcher.Container{}, "not/absolute"); got != "" {
 		t.Errorf("with an HF_HOME that is none: %q", got)
 	}
-	if got := source(launcher.Container{ModelCache: "/etc/hostname"}, ""); !strings.Contains(got, "--model-cache /etc/hostname: is no folder") {
+	if got := source(launcher.Container{ModelCache: "/etc/hostname"}, ""); !strings.Contains(got,
+		"--model-cache /etc/hostname: is no folder") {
 		t.Errorf("a file: %q", got)
 	}
 
@@ -82,7 +83,8 @@ func TestModelCache(t *testing.T) {
 	if m, _, err = ModelCache(eve, &launcher.Container{ModelCache: closed}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := makeCache(eve, m); err == nil || !strings.Contains(err.Error(), "--model-cache "+closed) || !strings.Contains(err.Error(), "permission denied for user eve") {
+	if err := makeCache(eve, m); err == nil || !strings.Contains(err.Error(), "--model-cache "+closed) ||
+		!strings.Contains(err.Error(), "permission denied for user eve") {
 		t.Errorf("where eve may make nothing: %v", err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 )
 
 // mounts are what the containers of an attempt see of the host, with the model cache last where there is one: missing
-// tells that it has yet to be made. Sources are looked at with the user's eyes, and the administrator's rules asked. What was
-// found there is noted, for an engine follows a path as root.
+// tells that it has yet to be made. Sources are looked at with the user's eyes, and the administrator's rules asked.
+// What was found there is noted, for an engine follows a path as root.
 func (h *Host) mounts(ctx context.Context, at Attempt, args Args) (all []Mount, missing bool, err error) {
 	c := at.Assignment.Spec.MainStage().Container
 	allowed := func(m Mount) bool { return h.allow(ctx, at.User, c.Image, []Mount{m}, Args{}) == nil }
@@ -124,7 +124,8 @@ func placesAreThere(u login.User, s Spec) error {
 				err = placeIn(u, above.Source, rest, to.File)
 			}
 			if err != nil {
-				return fmt.Errorf("mount at %s: it lies in %s, where %s is mounted: %s in there: %w", to.At, above.Target, above.Source, rest, err)
+				return fmt.Errorf("mount at %s: it lies in %s, where %s is mounted: %s in there: %w", to.At,
+					above.Target, above.Source, rest, err)
 			}
 		}
 		return nil
@@ -137,7 +138,8 @@ func placeIn(u login.User, source, rest string, file bool) error {
 		return u.Cause(err)
 	}
 	defer unix.Close(dir)
-	fd, err := unix.Openat2(dir, rest, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+	fd, err := unix.Openat2(dir, rest,
+		&unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return errors.New("not found here: create it on every node, or choose another place")

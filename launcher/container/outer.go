@@ -51,10 +51,12 @@ type Order struct {
 type Answer struct {
 	Container string `json:"container,omitempty"` // its id
 	Init      int    `json:"init,omitempty"`      // PID of its first process, with which all others end
-	Program   int    `json:"program,omitempty"`   // PID of the program on the host, by which the kernel's log calls it; 0: not found out
-	Error     string `json:"error,omitempty"`
-	Code      int    `json:"code,omitempty"`  // of an error that is the command's fault: 127 where there is no such program, else 126
-	Ended     bool   `json:"ended,omitempty"` // by a TERM, before the program began
+	// PID of the program on the host, by which the kernel's log calls it; 0: not found out
+	Program int    `json:"program,omitempty"`
+	Error   string `json:"error,omitempty"`
+	// of an error that is the command's fault: 127 where there is no such program, else 126
+	Code  int  `json:"code,omitempty"`
+	Ended bool `json:"ended,omitempty"` // by a TERM, before the program began
 }
 
 // outer is in the rank's place on the host.
@@ -287,7 +289,8 @@ func (o *outer) meet(ctx context.Context) error {
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("container %s has the command and does not say whether it runs: %w", o.order.Spec.Name, context.Cause(ctx))
+		return fmt.Errorf("container %s has the command and does not say whether it runs: %w", o.order.Spec.Name,
+			context.Cause(ctx))
 	case err != nil:
 		return fmt.Errorf("container %s ended as its program began: %s", o.order.Spec.Name, o.why())
 	}

@@ -124,7 +124,8 @@ func (h *Host) Prepare(ctx context.Context, at Attempt) (p *Prepared, warnings [
 	var short bool
 	p.Spec.Memlock, short = memlock(p.Spec.Devices, st.Ulimits, h.cfg.MayLimit, os.Geteuid() == 0)
 	if short {
-		warnings = append(warnings, "memlock of the containers stays what the engine gives, though NICs read their memory: "+
+		warnings = append(warnings, "memlock of the containers stays what the engine gives, though NICs read their "+
+			"memory: "+
 			"the agent itself has less than unlimited: LimitMEMLOCK=infinity in its unit, or --ulimit memlock=SIZE")
 	}
 	if st.GPU {

@@ -64,7 +64,8 @@ func (h *Host) BringImage(ctx context.Context, as launcher.Assignment, tell func
 	case strings.Contains(err.Error(), "no space left"):
 		return err
 	case !strings.Contains(c.Image, "/"): // Docker Hub's own, or one that was to be built
-		return fmt.Errorf("%w: it names no registry: build it on each machine (a recipe's with the recipe's project), or name another with --image", err)
+		return fmt.Errorf("%w: it names no registry: build it on each machine (a recipe's with the recipe's "+
+			"project), or name another with --image", err)
 	}
 	return fmt.Errorf("%w: is the registry up, and does this machine reach it?", err)
 }

@@ -82,7 +82,8 @@ func (o *outer) visit(ctx context.Context) (err error) {
 	if err := giveSocket(s, name); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, handWait, fmt.Errorf("container %s did not call for %s: is it stopped (docker pause)?", s.Name, handWait))
+	ctx, cancel := context.WithTimeoutCause(ctx, handWait,
+		fmt.Errorf("container %s did not call for %s: is it stopped (docker pause)?", s.Name, handWait))
 	defer cancel()
 	if err := o.knock(name); err != nil {
 		return err
@@ -103,7 +104,8 @@ func (o *outer) knock(session string) error {
 	c, err := net.Dial("unix", inDir(dir, sessionSocket))
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("container %s was started by an older sparkrun, which runs no command beside its ranks: docker exec -it %[1]s COMMAND, on its machine", s.Name)
+		return fmt.Errorf("container %s was started by an older sparkrun, which runs no command beside its ranks: "+
+			"docker exec -it %[1]s COMMAND, on its machine", s.Name)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("container %s is ending", s.Name)
 	case err != nil:

@@ -122,7 +122,8 @@ func (s Spec) validatePlaces() error {
 		case !path.IsAbs(at):
 			return fmt.Errorf("%s: %w: want absolute paths", what, launcher.ErrInvalid)
 		case within(insideDir, to) || within(to, insideDir):
-			return fmt.Errorf("%s: %w: sparkrun's own is in %s there: choose another place in the container, such as /mnt", what, launcher.ErrInvalid, insideDir)
+			return fmt.Errorf("%s: %w: sparkrun's own is in %s there: choose another place in the container, such "+
+				"as /mnt", what, launcher.ErrInvalid, insideDir)
 		case seen[to]:
 			return fmt.Errorf("%s: %w: something else is mounted there too", what, launcher.ErrInvalid)
 		}
@@ -151,7 +152,8 @@ func (s Spec) validatePlaces() error {
 func (s Spec) Above(target string) *Mount {
 	var best *Mount
 	for i, m := range s.Mounts {
-		if to := path.Clean(m.Target); to != path.Clean(target) && within(path.Clean(target), to) && (best == nil || len(to) > len(path.Clean(best.Target))) {
+		if to := path.Clean(m.Target); to != path.Clean(target) && within(path.Clean(target), to) &&
+			(best == nil || len(to) > len(path.Clean(best.Target))) {
 			best = &s.Mounts[i]
 		}
 	}
@@ -215,7 +217,8 @@ func (s Spec) body() (*container.Config, *container.HostConfig) {
 		host.GroupAdd = append(host.GroupAdd, strconv.FormatUint(uint64(g), 10))
 	}
 	for _, d := range s.Devices {
-		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: d, PathInContainer: d, CgroupPermissions: "rwm"})
+		host.Devices = append(host.Devices,
+			container.DeviceMapping{PathOnHost: d, PathInContainer: d, CgroupPermissions: "rwm"})
 	}
 	switch s.GPU {
 	case CDIGPU:

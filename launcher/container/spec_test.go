@@ -42,7 +42,8 @@ func TestBody(t *testing.T) {
 			s.GPU = CDIGPU
 			s.Memlock = true
 			s.Devices = []string{"/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"}
-			s.Mounts = []Mount{{Source: "/home/alice/.cache/huggingface", Target: "/home/alice/.cache/huggingface"}, {Source: "/models", Target: "/models", ReadOnly: true}}
+			s.Mounts = []Mount{{Source: "/home/alice/.cache/huggingface", Target: "/home/alice/.cache/huggingface"},
+				{Source: "/models", Target: "/models", ReadOnly: true}}
 			s.CgroupParent = "sparkrun-abcd.1.slice"
 		},
 		"asked": func(s *Spec) {
@@ -52,11 +53,14 @@ func TestBody(t *testing.T) {
 			s.CPUs = []int{0, 1, 2, 3}
 			s.Grace = 1500 * time.Millisecond
 			s.Memlock = true
-			s.Ulimits = []launcher.Ulimit{{Name: "memlock", Soft: 65536, Hard: 65536}, {Name: "nofile", Soft: 4096, Hard: 65536}, {Name: "stack", Soft: launcher.Unlimited, Hard: launcher.Unlimited}}
+			s.Ulimits = []launcher.Ulimit{{Name: "memlock", Soft: 65536, Hard: 65536},
+				{Name: "nofile", Soft: 4096, Hard: 65536}, {Name: "stack", Soft: launcher.Unlimited, Hard: launcher.Unlimited}}
 			s.Mounts = []Mount{{Source: "/home/alice", Target: "/home"}} // HOME is in it: no other
 			var err error
-			if s.Args, err = ParseArgs([]string{"--cap-add=SYS_PTRACE", "--device=/dev/fuse", "--device=/dev/sda:/dev/disk:r", "--tmpfs=/scratch:size=1g",
-				"--add-host=registry:10.0.0.9", "--pids-limit=4096", "--read-only", "--runtime=nvidia", "--security-opt=no-new-privileges"}); err != nil {
+			if s.Args, err = ParseArgs([]string{"--cap-add=SYS_PTRACE", "--device=/dev/fuse",
+				"--device=/dev/sda:/dev/disk:r", "--tmpfs=/scratch:size=1g",
+				"--add-host=registry:10.0.0.9", "--pids-limit=4096", "--read-only", "--runtime=nvidia",
+				"--security-opt=no-new-privileges"}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -137,7 +141,10 @@ func TestValidateNamesWhatIsWrong(t *testing.T) {
 		"--tmpfs=/m: invalid: something else": func(s *Spec) {
 			s.Mounts, s.Args.Tmpfs = []Mount{{Source: "/x", Target: "/m"}}, []string{"/m/:size=1g"}
 		},
-		"mounted there too":      func(s *Spec) { s.Mounts = []Mount{{Source: "/x", Target: "/m"}, {Source: "/y", Target: "/m/"}} },
+		"mounted there too": func(s *Spec) {
+			s.Mounts = []Mount{{Source: "/x", Target: "/m"},
+				{Source: "/y", Target: "/m/"}}
+		},
 		"--shm-size -1":          func(s *Spec) { s.ShmBytes = -1 },
 		"folder for its socket":  func(s *Spec) { s.HandDir = "" },
 		"--mount /x:/: invalid:": func(s *Spec) { s.Mounts = []Mount{{Source: "/x", Target: "/"}} },

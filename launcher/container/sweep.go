@@ -71,8 +71,9 @@ func (h *Host) Sweep(ctx context.Context, ended Ended) {
 	}
 }
 
-// sweepAfter is when to look again, after a wait. Where the engine is away that is soon, however long it has been: what
-// it had when the power went is there as soon as it is, and a look at a socket that nobody has open costs nothing.
+// sweepAfter is when to look again, after a wait. Where the engine is away that is soon, however long it has been:
+// what it had when the power went is there as soon as it is, and a look at a socket that nobody has open costs
+// nothing.
 func sweepAfter(last time.Duration, engineAway bool) time.Duration {
 	if engineAway {
 		return sweepFirst
@@ -161,7 +162,8 @@ func (h *Host) sweepOrphans(
 // somebody still is.
 func (h *Host) dropGroups(root string) (left int) {
 	found, _ := filepath.Glob(filepath.Join(root, "sparkrun", string(h.cfg.Node)+"-*.boxes"))
-	scopes, _ := filepath.Glob(filepath.Join(root, "sparkrun.slice", "sparkrun-"+sliceName(string(h.cfg.Node)+"-")+"*.slice"))
+	scopes, _ := filepath.Glob(filepath.Join(root, "sparkrun.slice",
+		"sparkrun-"+sliceName(string(h.cfg.Node)+"-")+"*.slice"))
 	found = append(found, scopes...)
 	mine := map[string]bool{}
 	for k := range h.cfg.Held() {

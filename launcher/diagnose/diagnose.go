@@ -1,5 +1,5 @@
-// Package diagnose decides why a rank has ended: it turns what the rank, its server's log, its error file and the kernel
-// have written into a sentence, and tells a cause from what its peers noticed of it.
+// Package diagnose decides why a rank has ended: it turns what the rank, its server's log, its error file and the
+// kernel have written into a sentence, and tells a cause from what its peers noticed of it.
 //
 // It must not end, start or wait for anything, nor choose with whose rights files are read.
 package diagnose

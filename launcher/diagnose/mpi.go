@@ -16,7 +16,8 @@ var (
 
 // mpirunSays names that rank and its end; empty: it does not say.
 func mpirunSays(all string) string {
-	if !strings.Contains(all, "MPI_ABORT was invoked") && !strings.Contains(all, "Process name:") && !strings.Contains(all, "process rank") {
+	if !strings.Contains(all, "MPI_ABORT was invoked") && !strings.Contains(all, "Process name:") &&
+		!strings.Contains(all, "process rank") {
 		return ""
 	}
 	if m := mpiAborted().FindStringSubmatch(all); m != nil {

@@ -42,8 +42,10 @@ func (ev evidence) evaluate(e launcher.Exit) launcher.Exit {
 	}
 	message, trace := errorRecord(ev.record)
 	text, lost := ev.logs.toldBy(ev.lines, ev.aside)
-	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil && ev.contained {
-		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"
+	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil &&
+		ev.contained {
+		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage " +
+			"FILE brings a file along"
 	}
 	if !e.Failed() && !ev.logs.dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {
 		text, lost = "", false // it may have left in peace: what is in its log is of before
@@ -116,7 +118,8 @@ func errorRecord(data []byte) (message, trace string) {
 // noScript is how Python says that it has not found what it is to run.
 var noScript = compiled(`(?m)^\S*python\S*: can't open file '?([^':]+)'?: \[Errno 2\]`)
 
-// compiled gives a pattern when it is first used: every command and every shim starts with this package, and few need it.
+// compiled gives a pattern when it is first used: every command and every shim starts with this package, and few need
+// it.
 func compiled(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
@@ -133,13 +136,17 @@ var known = []struct {
 	text  func() *regexp.Regexp
 	words string
 }{
-	{compiled(`CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation`), "the GPU's memory ran out"},
+	{compiled(`CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation`),
+		"the GPU's memory ran out"},
 	{compiled(`CUDA error: .*`), ""},
 	{compiled(`CUDA driver version is insufficient.*`), ""},
 	{compiled(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
 	{compiled(`NCCL WARN .*`), ""},
 	// ray/_private/node.py: a raylet that the GCS has not heard of 30 s after its start.
-	{compiled(`The current node timed out during startup`), "Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does not answer: --max-restarts N tries again, --ray-head-arg=--include-dashboard=false makes the start lighter"},
+	{compiled(`The current node timed out during startup`),
+		"Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does " +
+			"not answer: --max-restarts N tries again, --ray-head-arg=--include-dashboard=false makes the start " +
+			"lighter"},
 	{compiled(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
 	{compiled(`.*is not a valid model identifier listed on.*`), ""},
 	{compiled(`(?:.*GatedRepoError|Cannot access gated repo).*`), ""},

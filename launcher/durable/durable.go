@@ -1,5 +1,5 @@
-// Package durable decides how a file is replaced: whole, so that a reader, a crash and a full disk find the old content
-// or the new and never half of one.
+// Package durable decides how a file is replaced: whole, so that a reader, a crash and a full disk find the old
+// content or the new and never half of one.
 //
 // It must not know what is in a file, make folders, or choose who may write where.
 package durable

@@ -56,7 +56,8 @@ func project(t testing.TB) string {
 	must(t, os.MkdirAll(filepath.Join(dir, "lib", "deep"), 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "run.sh"), []byte("#!/bin/sh\n"), 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "lib", "empty"), nil, 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "lib", "deep", "big"), []byte(strings.Repeat("0123456789", ChunkBytes/4)), 0o640))
+	must(t, os.WriteFile(filepath.Join(dir, "lib", "deep", "big"), []byte(strings.Repeat("0123456789", ChunkBytes/4)),
+		0o640))
 	must(t, os.Symlink("../run.sh", filepath.Join(dir, "lib", "run")))
 	must(t, os.Chmod(filepath.Join(dir, "lib", "deep"), 0o750))
 	must(t, os.Chmod(filepath.Join(dir, "run.sh"), 0o755))
@@ -222,7 +223,8 @@ func TestScanRefuses(t *testing.T) {
 
 func TestParseSource(t *testing.T) {
 	for text, want := range map[string]Source{
-		"train.py": {"train.py", "train.py"}, "a/b": {"a/b", "a/b"}, ".": {".", "."}, "/opt/x": {"/opt/x", "x"}, "../y": {"../y", "y"}, "a:b/c/": {"a", "b/c"},
+		"train.py": {"train.py", "train.py"}, "a/b": {"a/b", "a/b"}, ".": {".", "."}, "/opt/x": {"/opt/x", "x"},
+		"../y": {"../y", "y"}, "a:b/c/": {"a", "b/c"},
 		`run\:1`: {"run:1", "run:1"}, `run\:1:out\:2`: {"run:1", "out:2"},
 	} {
 		if got, err := ParseSource(text); err != nil || got != want {
@@ -249,7 +251,8 @@ func layout(t testing.TB, m Manifest) {
 	top, err := os.OpenRoot(filepath.Join(base, "out", "top"))
 	must(t, err)
 	defer top.Close()
-	l := layer{top: top, uid: os.Getuid(), gid: os.Getgid(), open: func(string) (*os.File, error) { return os.Open(filepath.Join(base, "content")) }}
+	l := layer{top: top, uid: os.Getuid(), gid: os.Getgid(),
+		open: func(string) (*os.File, error) { return os.Open(filepath.Join(base, "content")) }}
 	_ = l.lay(m) // it may fail: a name can be too long, a content wrong
 	for _, e := range m {
 		if e.Mode.Type() != fs.ModeSymlink {

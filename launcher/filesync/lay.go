@@ -40,7 +40,8 @@ func (s *Store) Lay(job launcher.JobID, user string, uid, gid int) error {
 		return s.trouble(err)
 	}
 	defer top.Close()
-	l := layer{top: top, uid: uid, gid: gid, open: func(sum string) (*os.File, error) { return s.root.Open(s.content(job, sum)) }}
+	l := layer{top: top, uid: uid, gid: gid,
+		open: func(sum string) (*os.File, error) { return s.root.Open(s.content(job, sum)) }}
 	if err := l.lay(r.Files); err != nil {
 		return errors.Join(s.trouble(err), s.root.RemoveAll(unfinished))
 	}

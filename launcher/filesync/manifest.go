@@ -66,7 +66,8 @@ func sumOf(b []byte) string {
 // out of the folder it is laid out in. It holds for manifests that anybody made.
 func (m Manifest) Validate() error {
 	if len(m) > MaxEntries {
-		return fmt.Errorf("%d files and folders: %w: %d can be staged: put them in an archive, or on shared storage", len(m), launcher.ErrInvalid, MaxEntries)
+		return fmt.Errorf("%d files and folders: %w: %d can be staged: put them in an archive, or on shared storage",
+			len(m), launcher.ErrInvalid, MaxEntries)
 	}
 	dirs, total, text := map[string]bool{".": true}, int64(0), 0
 	for i, e := range m {
@@ -82,12 +83,14 @@ func (m Manifest) Validate() error {
 			dirs[e.Path] = true
 		}
 		if total += e.Size; total > launcher.MaxStagedBytes {
-			return fmt.Errorf("%q: %w: with it there are more than %d GiB: models and data sets belong on storage that all machines share", e.Path, launcher.ErrInvalid, launcher.MaxStagedBytes>>30)
+			return fmt.Errorf("%q: %w: with it there are more than %d GiB: models and data sets belong on storage "+
+				"that all machines share", e.Path, launcher.ErrInvalid, launcher.MaxStagedBytes>>30)
 		}
 		text += len(e.Path) + len(e.Link) + 160 // the rest of an entry in JSON, at most
 	}
 	if text > MaxManifestBytes {
-		return fmt.Errorf("%w: the names of %d files and folders are too long together: put them in an archive", launcher.ErrInvalid, len(m))
+		return fmt.Errorf("%w: the names of %d files and folders are too long together: put them in an archive",
+			launcher.ErrInvalid, len(m))
 	}
 	return nil
 }
@@ -101,7 +104,8 @@ func (e Entry) validate() error {
 	case !utf8.ValidString(e.Path) || !utf8.ValidString(e.Link):
 		return fmt.Errorf("the name %q, or what it links to, is not UTF-8: rename it, or put it in an archive", e.Path)
 	case kind == 0 && e.Size > launcher.MaxStagedBytes:
-		return fmt.Errorf("a file of %d bytes: more than %d GiB: models and data sets belong on storage that all machines share", e.Size, launcher.MaxStagedBytes>>30)
+		return fmt.Errorf("a file of %d bytes: more than %d GiB: models and data sets belong on storage that all "+
+			"machines share", e.Size, launcher.MaxStagedBytes>>30)
 	case e.Mode&^(fs.ModeType|fs.ModePerm) != 0:
 		return fmt.Errorf("mode %s: want permissions only", e.Mode)
 	case kind == 0 && (!isSum(e.Sum) || e.Size < 0 || e.Link != ""):

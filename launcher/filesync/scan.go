@@ -168,9 +168,11 @@ func (s *scan) one(root *os.Root, name, to string) error {
 	s.entries[to] = e
 	switch {
 	case len(s.entries) > MaxEntries:
-		return fmt.Errorf("%w: more than %d files and folders: put them in an archive, or on shared storage", launcher.ErrInvalid, MaxEntries)
+		return fmt.Errorf("%w: more than %d files and folders: put them in an archive, or on shared storage",
+			launcher.ErrInvalid, MaxEntries)
 	case s.bytes > launcher.MaxStagedBytes:
-		return fmt.Errorf("%s: %w: with it there are more than %d GiB: models and data sets belong on storage that all machines share", name, launcher.ErrInvalid, launcher.MaxStagedBytes>>30)
+		return fmt.Errorf("%s: %w: with it there are more than %d GiB: models and data sets belong on storage that "+
+			"all machines share", name, launcher.ErrInvalid, launcher.MaxStagedBytes>>30)
 	}
 	return nil
 }

@@ -183,7 +183,8 @@ func (s *Store) Sweep(after time.Duration) error {
 	jobs, err := fs.ReadDir(s.root.FS(), ".")
 	for _, d := range jobs {
 		job := launcher.JobID(d.Name())
-		if r, rerr := s.record(job); rerr == nil && !s.IsLaid(job) && !s.complete(job, r.Files) && time.Since(s.touched(job)) > after {
+		if r, rerr := s.record(job); rerr == nil && !s.IsLaid(job) && !s.complete(job, r.Files) &&
+			time.Since(s.touched(job)) > after {
 			err = errors.Join(err, s.drop(job))
 		}
 	}

@@ -28,7 +28,8 @@ const TableName = "sparkrun"
 
 // errNoSocketMatch: the kernel was built without CONFIG_NFT_SOCKET, or cannot
 // load it.
-var errNoSocketMatch = errors.New("this kernel cannot tell sockets by their cgroup (nft_socket), so that of all their ports only the rendezvous port is guarded")
+var errNoSocketMatch = errors.New("this kernel cannot tell sockets by their cgroup (nft_socket), so that of all " +
+	"their ports only the rendezvous port is guarded")
 
 // Apply makes this network namespace's table what the jobs want, in one
 // transaction: a connection meets the old rules or the new ones. Without jobs

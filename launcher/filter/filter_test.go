@@ -177,7 +177,8 @@ func (w *wire) reaches(ns, from, to, port string) bool {
 	w.t.Helper()
 	got := ""
 	err := w.in(ns, func() error {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0)), Timeout: refused}
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0)),
+			Timeout: refused}
 		c, err := d.DialContext(context.Background(), "tcp", net.JoinHostPort(to, port))
 		if err != nil {
 			return err
@@ -246,7 +247,8 @@ func TestFilter(t *testing.T) {
 	first, second := w.rank("first", "29500", "8000"), w.rank("second", "29501")
 	w.rank("other", "7777")
 	all := map[string]bool{nodeAddr: true, nodeAddr6: true, member4: true, member6: true, stranger4: true, strange6: true}
-	own := map[string]bool{nodeAddr: true, nodeAddr6: true, member4: true, member6: true, stranger4: false, strange6: false}
+	own := map[string]bool{nodeAddr: true, nodeAddr6: true, member4: true, member6: true, stranger4: false,
+		strange6: false}
 	w.expect("without a filter", "29500", all)
 
 	// Somebody else's table stays as it is.

@@ -65,7 +65,8 @@ func (w *wire) answered(within time.Duration) (yes bool) {
 			return err
 		}
 		defer unix.Close(out)
-		in, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(binary.BigEndian.Uint16([]byte{unix.ETH_P_IPV6 & 0xff, unix.ETH_P_IPV6 >> 8})))
+		in, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC,
+			int(binary.BigEndian.Uint16([]byte{unix.ETH_P_IPV6 & 0xff, unix.ETH_P_IPV6 >> 8})))
 		if err != nil {
 			return err
 		}

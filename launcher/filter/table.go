@@ -99,7 +99,8 @@ func (w writer) job(g guard) (*nftables.Chain, error) {
 	}
 	for _, p := range g.published {
 		w.rule(chain, destinationPort(),
-			&expr.Range{Op: expr.CmpOpEq, Register: reg, FromData: binaryutil.BigEndian.PutUint16(p.First), ToData: binaryutil.BigEndian.PutUint16(p.Last)},
+			&expr.Range{Op: expr.CmpOpEq, Register: reg, FromData: binaryutil.BigEndian.PutUint16(p.First),
+				ToData: binaryutil.BigEndian.PutUint16(p.Last)},
 			accept())
 	}
 	w.rule(chain, &expr.Counter{}, drop())

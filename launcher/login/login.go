@@ -1,7 +1,8 @@
 // Package login decides whom ranks run as on this node: which user a name stands for here, with which groups, and what
 // that user may read, enter and execute.
 //
-// It must not decide who may run what: that is the policy's. It starts no process as somebody else: that is the shim's.
+// It must not decide who may run what: that is the policy's. It starts no process as somebody else: that is the
+// shim's.
 package login
 
 import (
@@ -63,14 +64,16 @@ func Lookup(ctx context.Context, name string) (User, error) {
 	}
 	u.Switches = u.UID != uint32(os.Geteuid())
 	if u.Switches && os.Geteuid() != 0 {
-		return User{}, fmt.Errorf("user %q: the agent runs as uid %d and cannot become another: run it as root", name, os.Geteuid())
+		return User{}, fmt.Errorf("user %q: the agent runs as uid %d and cannot become another: run it as root", name,
+			os.Geteuid())
 	}
 	return u, nil
 }
 
 // Self is the login this process runs as.
 func Self() User {
-	l := User{Name: os.Getenv("USER"), Home: os.Getenv("HOME"), Shell: os.Getenv("SHELL"), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	l := User{Name: os.Getenv("USER"), Home: os.Getenv("HOME"), Shell: os.Getenv("SHELL"), UID: uint32(os.Geteuid()),
+		GID: uint32(os.Getegid())}
 	if me, err := user.Current(); err == nil {
 		l.Name, l.Home = me.Username, me.HomeDir
 	}

@@ -22,7 +22,8 @@ func TestLogins(t *testing.T) {
 	if d := cmp.Diff(User{Name: "ada", Home: "/home/ada", Shell: "/bin/sh", UID: 1000, GID: 1001}, u); d != "" {
 		t.Error(d)
 	}
-	for _, line := range []string{"", "ada", "ada:x:1000:1001:Ada:/home/ada", "ada:x:-1:1:::", "ada:x:1:4294967296:::", "ada:x:1::::", "a:b:1:1:::::"} {
+	for _, line := range []string{"", "ada", "ada:x:1000:1001:Ada:/home/ada", "ada:x:-1:1:::", "ada:x:1:4294967296:::",
+		"ada:x:1::::", "a:b:1:1:::::"} {
 		if u, err := parsePasswd(line); err == nil {
 			t.Errorf("%q: read as %+v", line, u)
 		}
@@ -48,7 +49,8 @@ func TestALoginOfTheLibrary(t *testing.T) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	u, err := fromLibrary(t.Context(), "lda.p")
 	must(t, err)
-	want := User{Name: "lda.p", Home: "/net/home/ldap", Shell: "/bin/zsh", UID: 70001, GID: 70002, Groups: []uint32{70002, 70100}}
+	want := User{Name: "lda.p", Home: "/net/home/ldap", Shell: "/bin/zsh", UID: 70001, GID: 70002,
+		Groups: []uint32{70002, 70100}}
 	if d := cmp.Diff(want, u); d != "" {
 		t.Error(d)
 	}

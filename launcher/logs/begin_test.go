@@ -110,7 +110,8 @@ func TestLastLinesOfARank(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			for name, text := range map[string]string{"out": tc.out, "err": tc.err, "out.times": stamps(t0, tc.outTimes...), "err.times": stamps(t0, tc.errTimes...)} {
+			for name, text := range map[string]string{"out": tc.out, "err": tc.err,
+				"out.times": stamps(t0, tc.outTimes...), "err.times": stamps(t0, tc.errTimes...)} {
 				must(t, os.WriteFile(filepath.Join(dir, "rank-0."+name), []byte(text), 0o600))
 			}
 			got := map[launcher.Stream]string{}

@@ -81,7 +81,8 @@ func (l *reader) tellLost() error {
 			continue
 		}
 		l.losses[g] = true
-		note := fmt.Sprintf("rank %d: %s of its std%s were lost at byte %d: %s", g.Rank, launcher.Size(g.Lost.Bytes), g.Lost.Stream, g.Lost.Offset, g.Lost.Error)
+		note := fmt.Sprintf("rank %d: %s of its std%s were lost at byte %d: %s", g.Rank, launcher.Size(g.Lost.Bytes),
+			g.Lost.Stream, g.Lost.Offset, g.Lost.Error)
 		// Without a stream: it moves no cursor.
 		if err := l.fn(launcher.Chunk{Rank: g.Rank, Note: note}); err != nil {
 			return err

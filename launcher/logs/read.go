@@ -43,9 +43,9 @@ type Live struct {
 	News <-chan struct{}
 }
 
-// Read reads the ranks' output files in dir from the cursors on, in the order of their bytes within each file. It is told
-// of growth by inotify and of ends by live; fn may be slow without slowing any rank. A chunk's Data is only fn's until it
-// returns. It writes nothing.
+// Read reads the ranks' output files in dir from the cursors on, in the order of their bytes within each file. It is
+// told of growth by inotify and of ends by live; fn may be slow without slowing any rank. A chunk's Data is only fn's
+// until it returns. It writes nothing.
 func Read(ctx context.Context, dir string, r Request, live Live, fn func(launcher.Chunk) error) error {
 	if len(r.Ranks) == 0 {
 		r.Ranks = ranksIn(dir)
@@ -112,7 +112,8 @@ type reader struct {
 }
 
 func newReader(dir string, r Request, fn func(launcher.Chunk) error) *reader {
-	l := &reader{dir: dir, fn: fn, wanted: map[int]bool{}, losses: map[Lost]bool{}, byName: map[string]*tail{}, buf: make([]byte, chunkBytes)}
+	l := &reader{dir: dir, fn: fn, wanted: map[int]bool{}, losses: map[Lost]bool{}, byName: map[string]*tail{},
+		buf: make([]byte, chunkBytes)}
 	from := map[launcher.Cursor]int64{}
 	for _, c := range r.Cursors {
 		from[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset

@@ -35,13 +35,15 @@ func told(t *testing.T, dir string, from int64) string {
 // A stream in parts reads like one, from any offset; what was removed is named.
 func TestReadingParts(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"rank-0.out": "01234", "rank-0.out.5": "56789", "rank-0.out.20": "abcde", "rank-0.out.25": "f", "rank-0.err": ""} {
+	for name, text := range map[string]string{"rank-0.out": "01234", "rank-0.out.5": "56789", "rank-0.out.20": "abcde",
+		"rank-0.out.25": "f", "rank-0.err": ""} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	const gap = "[rank 0: 10 B of its stdout were not kept (--max-output)]"
 	for from, want := range map[int64]string{
 		0: "0123456789" + gap + "abcdef", 3: "3456789" + gap + "abcdef", 5: "56789" + gap + "abcdef", 9: "9" + gap + "abcdef",
-		10: gap + "abcdef", 12: "[rank 0: 8 B of its stdout were not kept (--max-output)]abcdef", 22: "cdef", 25: "f", 26: "", 99: "",
+		10: gap + "abcdef", 12: "[rank 0: 8 B of its stdout were not kept (--max-output)]abcdef", 22: "cdef", 25: "f",
+		26: "", 99: "",
 	} {
 		if got := told(t, dir, from); got != want {
 			t.Errorf("from %d: %q, want %q", from, got, want)
@@ -152,8 +154,9 @@ func TestLastLinesWithoutEnds(t *testing.T) {
 		text string
 		want []string
 	}{
-		"lines":             {"one\n\n  two  \r\n\nthree", []string{"one", "  two", "three"}},
-		"a bar":             {"begins\n" + bar[:len("\rLoading weights: 0 of 2000")] + "\r", []string{"begins", "Loading weights: 0 of 2000"}},
+		"lines": {"one\n\n  two  \r\n\nthree", []string{"one", "  two", "three"}},
+		"a bar": {"begins\n" + bar[:len("\rLoading weights: 0 of 2000")] + "\r",
+			[]string{"begins", "Loading weights: 0 of 2000"}},
 		"a long bar":        {bar, []string{"Loading weights: 1999 of 2000"}},
 		"a bar, and an end": {bar + "\ndone\n", []string{"Loading weights: 1999 of 2000", "done"}},
 		"nothing":           {"\r\n\r\r\n", nil},

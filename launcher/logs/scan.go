@@ -18,8 +18,8 @@ func NewScanner(path string) *Scanner {
 	return &Scanner{stream: tail{path: path}, buf: make([]byte, 64<<10)}
 }
 
-// More passes on what is there, at most so many bytes or a chunk more, until fn has enough. What fails is looked at again
-// by the next More.
+// More passes on what is there, at most so many bytes or a chunk more, until fn has enough. What fails is looked at
+// again by the next More.
 func (s *Scanner) More(ctx context.Context, most int, fn func(launcher.Chunk) (enough bool)) {
 	s.stream.dirty = true
 	if later := Parts(filepath.Dir(s.stream.path))[s.stream.path]; len(later) > 0 { // the next one may be gone already

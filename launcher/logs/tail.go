@@ -37,7 +37,8 @@ func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
 	if !f.found {
 		if dropped := f.find(); dropped > 0 {
 			return fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: f.at.Offset,
-				Note: fmt.Sprintf("rank %d: %s of its std%s were not kept (--max-output)", f.at.Rank, launcher.Size(dropped), f.at.Stream)})
+				Note: fmt.Sprintf("rank %d: %s of its std%s were not kept (--max-output)", f.at.Rank,
+					launcher.Size(dropped), f.at.Stream)})
 		}
 	}
 	n, err := f.readPart(buf)

@@ -29,13 +29,17 @@ func TestLookAtStrangeFiles(t *testing.T) {
 		want string // of the config; empty: none
 		says string
 	}{
-		"a config":          {put: text(good), want: good},
-		"none":              {put: func(string) error { return nil }, says: "no such file"},
-		"a pipe":            {put: func(at string) error { return unix.Mkfifo(at, 0o644) }, says: "a file of 1048576 bytes at most"},
-		"a device":          {put: func(at string) error { return os.Symlink("/dev/zero", at) }, says: "a file of 1048576 bytes at most"},
-		"a loop of links":   {put: func(at string) error { return os.Symlink("config.json", at) }, says: "too many levels"},
-		"a folder":          {put: func(at string) error { return os.Mkdir(at, 0o755) }, says: "a file of 1048576 bytes at most"},
-		"10 GB of nothing":  {put: func(at string) error { return errors.Join(text("")(at), os.Truncate(at, 10<<30)) }, says: "a file of 1048576 bytes at most"},
+		"a config": {put: text(good), want: good},
+		"none":     {put: func(string) error { return nil }, says: "no such file"},
+		"a pipe": {put: func(at string) error { return unix.Mkfifo(at, 0o644) },
+			says: "a file of 1048576 bytes at most"},
+		"a device": {put: func(at string) error { return os.Symlink("/dev/zero", at) },
+			says: "a file of 1048576 bytes at most"},
+		"a loop of links": {put: func(at string) error { return os.Symlink("config.json", at) }, says: "too many levels"},
+		"a folder": {put: func(at string) error { return os.Mkdir(at, 0o755) },
+			says: "a file of 1048576 bytes at most"},
+		"10 GB of nothing": {put: func(at string) error { return errors.Join(text("")(at), os.Truncate(at, 10<<30)) },
+			says: "a file of 1048576 bytes at most"},
 		"a deep one":        {put: text(strings.Repeat(`{"a":`, 100_000)), says: "max depth"},
 		"half of one":       {put: text(`{"model_type":"m"`), says: "unexpected end"},
 		"somebody's secret": {put: text(`{"auths":{}}`), says: "no model_type"},
@@ -45,7 +49,8 @@ func TestLookAtStrangeFiles(t *testing.T) {
 			must(t, tt.put(filepath.Join(dir, "config.json")))
 			must(t, text("123")(filepath.Join(dir, "a.safetensors")))
 			c, err := Look(dir)
-			if string(c.Config) != tt.want || c.Bytes != 3 || (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			if string(c.Config) != tt.want || c.Bytes != 3 || (err == nil) != (tt.says == "") || err != nil &&
+				!strings.Contains(err.Error(), tt.says) {
 				t.Errorf("config %q, %d bytes of weights, %v", c.Config, c.Bytes, err)
 			}
 			if errors.Is(err, fs.ErrNotExist) != (name == "none") {
@@ -62,11 +67,12 @@ func text(s string) func(string) error {
 // An index names files of its own folder, and claims what it likes.
 func TestLookAtStrangeIndexes(t *testing.T) {
 	for index, want := range map[string]launcher.ModelCopy{
-		`{"metadata":{"total_size":5},"weight_map":{"x":"../../../../etc/passwd","y":"a.safetensors"}}`: {Bytes: 3, Whole: 5, Lacks: 1},
-		`{"metadata":{"total_size":1e308},"weight_map":{"x":"a.safetensors"}}`:                          {Bytes: 3},
-		`{"metadata":{"total_size":-5},"weight_map":{}}`:                                                {Bytes: 3},
-		`{"metadata":{"total_size":"5"}}`:                                                               {Bytes: 3},
-		`{"metadata":{"total_size":5},"weight_map":{"x":3}}`:                                            {Bytes: 3},
+		`{"metadata":{"total_size":5},"weight_map":{"x":"../../../../etc/passwd","y":"a.safetensors"}}`: {Bytes: 3,
+			Whole: 5, Lacks: 1},
+		`{"metadata":{"total_size":1e308},"weight_map":{"x":"a.safetensors"}}`: {Bytes: 3},
+		`{"metadata":{"total_size":-5},"weight_map":{}}`:                       {Bytes: 3},
+		`{"metadata":{"total_size":"5"}}`:                                      {Bytes: 3},
+		`{"metadata":{"total_size":5},"weight_map":{"x":3}}`:                   {Bytes: 3},
 		`[]`:                                 {Bytes: 3},
 		`{"metadata":{"total_size":7}}`:      {Bytes: 3, Whole: 7},
 		`{"weight_map":{"x":"","y":"/"}}`:    {Lacks: 2},

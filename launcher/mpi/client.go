@@ -63,7 +63,8 @@ func (c *Client) Put(key, value string) error {
 		if text != "" {
 			more = "+"
 		}
-		if _, err := c.ask(fmt.Sprintf("cmd=put kvsname=%s key=%s-%d value=%s%s", c.name, key, i, more, piece), "put_result"); err != nil {
+		if _, err := c.ask(fmt.Sprintf("cmd=put kvsname=%s key=%s-%d value=%s%s", c.name, key, i, more, piece),
+			"put_result"); err != nil {
 			return err
 		}
 		if text == "" {

@@ -65,7 +65,8 @@ func familyOf(program string, w walk) (Linked, error) {
 	}
 	if w.found.Family == "" {
 		w.found.Why = "linked to no MPI library"
-		if slices.ContainsFunc(w.interpreters, func(lib string) bool { return strings.HasPrefix(lib, "libpython") }) || strings.HasPrefix(filepath.Base(program), "python") {
+		if slices.ContainsFunc(w.interpreters, func(lib string) bool { return strings.HasPrefix(lib, "libpython") }) ||
+			strings.HasPrefix(filepath.Base(program), "python") {
 			w.found.Why = "an interpreter, whose script decides"
 		}
 	}
@@ -78,10 +79,13 @@ func familyOf(program string, w walk) (Linked, error) {
 // (libmpi_mpifh, libmpicxx, libmpifort) need one of these in turn.
 func byName(lib string) launcher.MPIFamily {
 	switch name, _, _ := strings.Cut(lib, ".so"); {
-	case strings.HasPrefix(lib, "libmpi.so.12"), name == "libmpich", name == "libmpichf90", name == "libmpifort", strings.HasPrefix(lib, "libmpicxx.so.12"), strings.HasPrefix(lib, "libmpichcxx"):
+	case strings.HasPrefix(lib, "libmpi.so.12"), name == "libmpich", name == "libmpichf90", name == "libmpifort",
+		strings.HasPrefix(lib, "libmpicxx.so.12"), strings.HasPrefix(lib, "libmpichcxx"):
 		return launcher.MPICH
-	case strings.HasPrefix(lib, "libmpi.so.20"), strings.HasPrefix(lib, "libmpi.so.40"), name == "libopen-rte", name == "libopen-pal",
-		strings.HasPrefix(name, "libmpi_mpifh"), strings.HasPrefix(name, "libmpi_usempi"), strings.HasPrefix(lib, "libmpi_cxx.so"):
+	case strings.HasPrefix(lib, "libmpi.so.20"), strings.HasPrefix(lib, "libmpi.so.40"), name == "libopen-rte",
+		name == "libopen-pal",
+		strings.HasPrefix(name, "libmpi_mpifh"), strings.HasPrefix(name, "libmpi_usempi"),
+		strings.HasPrefix(lib, "libmpi_cxx.so"):
 		return launcher.OpenMPI
 	}
 	return ""
@@ -170,7 +174,8 @@ func dynamic(path string) (libs, rpath, runpath []string, machine elf.Machine, e
 	if err := read(0, binary.Size(h), &h); err != nil {
 		return nil, nil, nil, 0, err
 	}
-	if string(h.Ident[:4]) != elf.ELFMAG || elf.Class(h.Ident[elf.EI_CLASS]) != elf.ELFCLASS64 || elf.Data(h.Ident[elf.EI_DATA]) != elf.ELFDATA2LSB {
+	if string(h.Ident[:4]) != elf.ELFMAG || elf.Class(h.Ident[elf.EI_CLASS]) != elf.ELFCLASS64 ||
+		elf.Data(h.Ident[elf.EI_DATA]) != elf.ELFDATA2LSB {
 		return nil, nil, nil, 0, fmt.Errorf("%w: no 64-bit ELF file", fs.ErrInvalid)
 	}
 	machine = elf.Machine(h.Machine)
@@ -193,7 +198,8 @@ func dynamic(path string) (libs, rpath, runpath []string, machine elf.Machine, e
 	if err := read(progs[at].Off, binary.Size(dyn), dyn); err != nil {
 		return nil, nil, nil, 0, err
 	}
-	values := map[elf.DynTag][]uint64{elf.DT_STRTAB: nil, elf.DT_STRSZ: nil, elf.DT_NEEDED: nil, elf.DT_RPATH: nil, elf.DT_RUNPATH: nil}
+	values := map[elf.DynTag][]uint64{elf.DT_STRTAB: nil, elf.DT_STRSZ: nil, elf.DT_NEEDED: nil, elf.DT_RPATH: nil,
+		elf.DT_RUNPATH: nil}
 	for _, d := range dyn {
 		tag := elf.DynTag(d.Tag)
 		if tag == elf.DT_NULL {
@@ -309,7 +315,8 @@ func holder(dirs []string, lib string) string {
 
 // notMPI are libraries that every program has, and that are big.
 func notMPI(lib string) bool {
-	for _, p := range []string{"libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "libgcc_s.so", "libstdc++.so", "ld-linux"} {
+	for _, p := range []string{"libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "libgcc_s.so",
+		"libstdc++.so", "ld-linux"} {
 		if strings.HasPrefix(lib, p) {
 			return true
 		}

@@ -37,7 +37,8 @@ func FuzzServe(f *testing.F) {
 					if err != nil {
 						return
 					}
-					_ = s.Pass(Barrier{Number: f.Number, Pairs: append(f.Pairs, launcher.Pair{Key: "theirs", Value: "=x y"}), Done: true})
+					_ = s.Pass(Barrier{Number: f.Number,
+						Pairs: append(f.Pairs, launcher.Pair{Key: "theirs", Value: "=x y"}), Done: true})
 				}
 			})
 		}
@@ -121,12 +122,15 @@ func FuzzMeeting(f *testing.F) {
 // where another rank gets it.
 func TestStrangePairs(t *testing.T) {
 	for name, p := range map[string]launcher.Pair{
-		"a line": {Key: "k", Value: "v\ncmd=abort exitcode=1"}, "a key of two lines": {Key: "k\nk", Value: "v"}, "a blank": {Key: "a b", Value: "v"},
-		"no key": {Value: "v"}, "long": {Key: "k", Value: strings.Repeat("v", MaxValue+1)}, "a long key": {Key: strings.Repeat("k", MaxKey+1)},
-		"NUL": {Key: "k", Value: "\x00"}, "no text": {Key: "k", Value: "\xff"},
+		"a line": {Key: "k", Value: "v\ncmd=abort exitcode=1"}, "a key of two lines": {Key: "k\nk", Value: "v"},
+		"a blank": {Key: "a b", Value: "v"},
+		"no key":  {Value: "v"}, "long": {Key: "k", Value: strings.Repeat("v", MaxValue+1)},
+		"a long key": {Key: strings.Repeat("k", MaxKey+1)},
+		"NUL":        {Key: "k", Value: "\x00"}, "no text": {Key: "k", Value: "\xff"},
 	} {
 		pairs := []launcher.Pair{{Key: "good", Value: "=v 1"}, p}
-		if _, err := NewMeeting(2).Bring(t.Context(), 1, 1, pairs); !errors.Is(err, ErrStrange) || !errors.Is(err, launcher.ErrNoBarrier) {
+		if _, err := NewMeeting(2).Bring(t.Context(), 1, 1, pairs); !errors.Is(err, ErrStrange) ||
+			!errors.Is(err, launcher.ErrNoBarrier) {
 			t.Errorf("%s, brought: %v", name, err)
 		}
 		s := NewSpace("j.1", Mapping(2, 1), 2, 1)

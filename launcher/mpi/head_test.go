@@ -39,7 +39,8 @@ func headOf(t *testing.T, script string, other func(*Client)) (int, error) {
 func headWith(t *testing.T, o Options, script string, other func(*Client)) (int, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mpirun")
-	must(t, os.WriteFile(path, []byte("#!/bin/sh\n[ $1 != --version ] || exec echo 'mpirun (Open MPI) 4.1.4'\n"+script+"\n"), 0o755))
+	must(t, os.WriteFile(path,
+		[]byte("#!/bin/sh\n[ $1 != --version ] || exec echo 'mpirun (Open MPI) 4.1.4'\n"+script+"\n"), 0o755))
 	s := NewSpace("j.1", Mapping(1, 2), 2, 2) // of one node, so that no agent is needed
 	clients := make([]*Client, 2)
 	for i := range clients {
@@ -85,7 +86,8 @@ func TestHead(t *testing.T) {
 
 // An mpirun whose daemon cannot be had is not waited for, wherever temporary files lie.
 func TestHeadThatCannot(t *testing.T) {
-	for name, tmp := range map[string]string{"": os.TempDir(), "a long TMPDIR": filepath.Join(t.TempDir(), strings.Repeat("long", 30))} {
+	for name, tmp := range map[string]string{"": os.TempDir(),
+		"a long TMPDIR": filepath.Join(t.TempDir(), strings.Repeat("long", 30))} {
 		t.Setenv("TMPDIR", tmp)
 		code, err := headOf(t, `$OMPI_MCA_plm_rsh_agent 10.0.0.99 orted; exec sleep 1000`, func(*Client) {})
 		if code != exitBroken || err == nil || !strings.Contains(err.Error(), `a daemon on "10.0.0.99"`) {

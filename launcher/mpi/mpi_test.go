@@ -113,7 +113,8 @@ type nowhere struct{}
 func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
 
 func TestAbort(t *testing.T) {
-	for line, want := range map[string]int{"exitcode=7": 7, "exitcode=0": 1, "exitcode=256": 1, "exitcode=-1": 255, "exitcode=876203535": 876203535 & 0xff} {
+	for line, want := range map[string]int{"exitcode=7": 7, "exitcode=0": 1, "exitcode=256": 1, "exitcode=-1": 255,
+		"exitcode=876203535": 876203535 & 0xff} {
 		conn, _, ended := talk(t, NewSpace("j.1", Mapping(1, 1), 1, 1), 0)
 		_, err := fmt.Fprintln(conn, "cmd=abort "+line)
 		must(t, err)

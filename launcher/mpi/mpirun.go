@@ -44,7 +44,8 @@ func findMpirun(o Options) (mpirun, error) {
 	}
 	names, what := []string{"mpirun.openmpi", "mpirun"}, "find Open MPI's mpirun"
 	if program, err := exec.LookPath(o.Argv[0]); err == nil {
-		if linked, err := FamilyOf(program, os.Getenv("LD_LIBRARY_PATH")); err == nil && linked.Family == launcher.OpenMPI && linked.Folder != "" {
+		if linked, err := FamilyOf(program, os.Getenv("LD_LIBRARY_PATH")); err == nil &&
+			linked.Family == launcher.OpenMPI && linked.Folder != "" {
 			names = append([]string{filepath.Join(filepath.Dir(linked.Folder), "bin", "mpirun")}, names...)
 			what += fmt.Sprintf(", which starts programs that are linked to %s", linked.Library)
 		}
@@ -62,7 +63,8 @@ func findMpirun(o Options) (mpirun, error) {
 		tried = append(tried, err)
 	}
 	if len(tried) > 0 {
-		return mpirun{}, fmt.Errorf("%s, in PATH: %w: install openmpi-bin, or name it with --mpirun", what, errors.Join(tried...))
+		return mpirun{}, fmt.Errorf("%s, in PATH: %w: install openmpi-bin, or name it with --mpirun", what,
+			errors.Join(tried...))
 	}
 	return mpirun{}, fmt.Errorf("%s: not in PATH on this node: install openmpi-bin, or name it with --mpirun", what)
 }
@@ -139,7 +141,8 @@ func (m mpirun) env(base []string, places []place, socket string, crowded bool) 
 		}
 	}
 	if os.Geteuid() == 0 { // whoever launches as root has said so to sparkrun
-		for _, name := range []string{"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"} {
+		for _, name := range []string{"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+			"PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"} {
 			set[name] = "1"
 		}
 	}

@@ -302,7 +302,8 @@ func listenRemote() (l net.Listener, away func(), err error) {
 	}
 	dir, err := os.MkdirTemp(at, "sparkrun-mpi-")
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a folder for mpirun's remote starts: %w: set TMPDIR to one that can be written", err)
+		return nil, nil, fmt.Errorf("make a folder for mpirun's remote starts: %w: set TMPDIR to one that can be "+
+			"written", err)
 	}
 	if l, err = net.Listen("unix", filepath.Join(dir, "remote.sock")); err != nil {
 		os.RemoveAll(dir)

@@ -58,15 +58,19 @@ func TestInterfaces(t *testing.T) {
 // What mpirun 4 and 5 are told; version 5 cannot run in these tests, its names are
 // those of PRRTE 3's manual.
 func TestMpirunIsTold(t *testing.T) {
-	places := []place{{Addr: "10.0.0.1", If: map[string]string{"OMPI_MCA_oob_tcp_if_include": "a"}, Network: "10.0.0.0/24"},
+	places := []place{{Addr: "10.0.0.1", If: map[string]string{"OMPI_MCA_oob_tcp_if_include": "a"},
+		Network: "10.0.0.0/24"},
 		{Addr: "10.0.0.2", If: map[string]string{"OMPI_MCA_oob_tcp_if_include": "b"}, Network: "10.0.0.0/24"}}
-	args := strings.Join(mpirun{"mpirun", 4, true}.args(Options{PerNode: 2, BindTo: "none", Stdin: "0", Argv: []string{"./p", "-q"}}, places), " ")
+	args := strings.Join(mpirun{"mpirun", 4,
+		true}.args(Options{PerNode: 2, BindTo: "none", Stdin: "0", Argv: []string{"./p", "-q"}}, places), " ")
 	if want := "-np 4 --host 10.0.0.1:2,10.0.0.2:2 --map-by ppr:2:node --bind-to none --stdin 0 ./p -q"; args != want {
 		t.Errorf("got  %s\nwant %s", args, want)
 	}
 	for major, want := range map[int][]string{
-		4: {"OMPI_MCA_plm=rsh", "OMPI_MCA_oob_tcp_if_include=10.0.0.0/24", "OMPI_MCA_orte_leave_session_attached=1", "OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_btl_vader_single_copy_mechanism=none"},
-		5: {"PRTE_MCA_plm=ssh", "PRTE_MCA_prte_if_include=10.0.0.0/24", "PRTE_MCA_prte_leave_session_attached=1", "OMPI_MCA_smsc=^cma"},
+		4: {"OMPI_MCA_plm=rsh", "OMPI_MCA_oob_tcp_if_include=10.0.0.0/24", "OMPI_MCA_orte_leave_session_attached=1",
+			"OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_btl_vader_single_copy_mechanism=none"},
+		5: {"PRTE_MCA_plm=ssh", "PRTE_MCA_prte_if_include=10.0.0.0/24", "PRTE_MCA_prte_leave_session_attached=1",
+			"OMPI_MCA_smsc=^cma"},
 	} {
 		env := mpirun{"mpirun", major, false}.env([]string{"HOME=/root", "OMPI_MCA_oob_tcp_if_include=a"}, places, "/s", true)
 		all := "\n" + strings.Join(env, "\n") + "\n"
@@ -84,7 +88,8 @@ func TestMpirunIsTold(t *testing.T) {
 func TestVersionLine(t *testing.T) {
 	dir := t.TempDir()
 	for text, major := range map[string]int{
-		"mpirun.openmpi (OpenRTE) 4.1.4": 4, "mpirun (Open MPI) 4.1.6": 4, "mpirun (Open MPI) 5.0.3": 5, "HYDRA build details:": 0,
+		"mpirun.openmpi (OpenRTE) 4.1.4": 4, "mpirun (Open MPI) 4.1.6": 4, "mpirun (Open MPI) 5.0.3": 5,
+		"HYDRA build details:": 0,
 	} {
 		path := filepath.Join(dir, "mpirun")
 		must(t, os.WriteFile(path, []byte("#!/bin/sh\necho '"+text+"'\n"), 0o755))
@@ -97,9 +102,11 @@ func TestVersionLine(t *testing.T) {
 
 func TestFamilyByName(t *testing.T) {
 	for lib, want := range map[string]launcher.MPIFamily{
-		"libmpi.so.40": launcher.OpenMPI, "libmpi.so.20": launcher.OpenMPI, "libmpi_mpifh.so.40": launcher.OpenMPI, "libmpi_cxx.so.40": launcher.OpenMPI,
-		"libmpi.so.12": launcher.MPICH, "libmpich.so.12": launcher.MPICH, "libmpifort.so.12": launcher.MPICH, "libmpicxx.so.12": launcher.MPICH,
-		"libm.so.6": "", "libmpfr.so.6": "",
+		"libmpi.so.40": launcher.OpenMPI, "libmpi.so.20": launcher.OpenMPI, "libmpi_mpifh.so.40": launcher.OpenMPI,
+		"libmpi_cxx.so.40": launcher.OpenMPI,
+		"libmpi.so.12":     launcher.MPICH, "libmpich.so.12": launcher.MPICH, "libmpifort.so.12": launcher.MPICH,
+		"libmpicxx.so.12": launcher.MPICH,
+		"libm.so.6":       "", "libmpfr.so.6": "",
 	} {
 		if got := byName(lib); got != want {
 			t.Errorf("%s: %q, want %q", lib, got, want)
@@ -197,7 +204,8 @@ func writeELF(t *testing.T, path string, needs []string, text string) {
 func TestFamilyOfOthers(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "x.sh")
 	must(t, os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755))
-	for path, why := range map[string]string{script: "a script", "/bin/true": "linked to no MPI library", "/etc/hosts": "no ELF program"} {
+	for path, why := range map[string]string{script: "a script", "/bin/true": "linked to no MPI library",
+		"/etc/hosts": "no ELF program"} {
 		linked, err := FamilyOf(path, "")
 		if err != nil || linked.Family != "" || linked.Why != why {
 			t.Errorf("%s: %+v, %v; want %q", path, linked, err, why)

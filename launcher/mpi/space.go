@@ -28,9 +28,11 @@ var (
 	// ErrPast: a barrier that is long over was asked for.
 	ErrPast = fmt.Errorf("%w: it is over", launcher.ErrNoBarrier)
 	// ErrTooMuch: the ranks have put more than MaxSpace.
-	ErrTooMuch = fmt.Errorf("%w: the job's ranks have put more than %d MiB in PMI's key-value space", launcher.ErrNoBarrier, MaxSpace>>20)
+	ErrTooMuch = fmt.Errorf("%w: the job's ranks have put more than %d MiB in PMI's key-value space",
+		launcher.ErrNoBarrier, MaxSpace>>20)
 	// ErrStrange: a node has brought what no rank of its can have put.
-	ErrStrange = fmt.Errorf("%w: a machine brings what no rank can have put in PMI's key-value space", launcher.ErrNoBarrier)
+	ErrStrange = fmt.Errorf("%w: a machine brings what no rank can have put in PMI's key-value space",
+		launcher.ErrNoBarrier)
 	// ErrClosed: the ranks are being ended.
 	ErrClosed = errors.New("the ranks are being ended")
 )
@@ -89,13 +91,15 @@ func (s *Space) put(p launcher.Pair) error {
 	defer s.mu.Unlock()
 	switch _, taken := s.kv[p.Key]; {
 	case p.Key == "" || len(p.Key) > MaxKey || len(p.Value) > MaxValue:
-		return fmt.Errorf("%w: put of a key of %d and a value of %d bytes: at most %d and %d", ErrMalformed, len(p.Key), len(p.Value), MaxKey, MaxValue)
+		return fmt.Errorf("%w: put of a key of %d and a value of %d bytes: at most %d and %d", ErrMalformed,
+			len(p.Key), len(p.Value), MaxKey, MaxValue)
 	case taken:
 		return fmt.Errorf("key %s is there", p.Key)
 	}
 	n := p.Size()
 	if s.weight+n > MaxBarrier || s.bytes+n > MaxSpace {
-		return fmt.Errorf("%w: the ranks of this node have put more than %d MiB before a barrier, or all have put more than %d", ErrMalformed, MaxBarrier>>20, MaxSpace>>20)
+		return fmt.Errorf("%w: the ranks of this node have put more than %d MiB before a barrier, or all have put "+
+			"more than %d", ErrMalformed, MaxBarrier>>20, MaxSpace>>20)
 	}
 	s.kv[p.Key] = p.Value
 	s.fresh = append(s.fresh, p)

@@ -27,14 +27,17 @@ func TestTask(t *testing.T) {
 		task, mpirun string
 		want         int
 	}{
-		"it ends":              {`exit 7`, `wait $task; exec sleep 1000`, 7},
-		"it ends with 0":       {`exit 0`, `wait $task; exec sleep 1000`, 0},
-		"it is killed":         {`kill -9 $$`, `wait $task; exec sleep 1000`, 137},
-		"mpirun ends it":       {`trap "exit 3" TERM; touch up; while :; do sleep 0.1; done`, `until [ -e up ]; do sleep 0.1; done; kill -- -$task; wait $task; exit 9`, 9},
-		"mpirun kills it":      {`touch up; exec sleep 1000`, `until [ -e up ]; do sleep 0.1; done; kill -9 $task; exit 9`, 9},
-		"it stays meanwhile":   {`exit 7`, `trap "kill -0 $task && touch stays; exit 9" TERM; wait $task; sleep 1000`, 7},
-		"mpirun ends it as it": {`touch gone; exit 3`, `until [ -e gone ]; do sleep 0.1; done; kill -- -$task; wait $task; exit 9`, 9}, // a rank's end is the cause of both
-		"mpirun is killed":     {`touch up; exec sleep 1000`, `until [ -e up ]; do sleep 0.1; done; kill -9 $$`, 137},
+		"it ends":        {`exit 7`, `wait $task; exec sleep 1000`, 7},
+		"it ends with 0": {`exit 0`, `wait $task; exec sleep 1000`, 0},
+		"it is killed":   {`kill -9 $$`, `wait $task; exec sleep 1000`, 137},
+		"mpirun ends it": {`trap "exit 3" TERM; touch up; while :; do sleep 0.1; done`,
+			`until [ -e up ]; do sleep 0.1; done; kill -- -$task; wait $task; exit 9`, 9},
+		"mpirun kills it": {`touch up; exec sleep 1000`,
+			`until [ -e up ]; do sleep 0.1; done; kill -9 $task; exit 9`, 9},
+		"it stays meanwhile": {`exit 7`, `trap "kill -0 $task && touch stays; exit 9" TERM; wait $task; sleep 1000`, 7},
+		"mpirun ends it as it": {`touch gone; exit 3`,
+			`until [ -e gone ]; do sleep 0.1; done; kill -- -$task; wait $task; exit 9`, 9}, // a rank's end is the cause of both
+		"mpirun is killed": {`touch up; exec sleep 1000`, `until [ -e up ]; do sleep 0.1; done; kill -9 $$`, 137},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
@@ -63,8 +66,10 @@ func TestTaskToldToEnd(t *testing.T) {
 	was := mpirunGrace
 	mpirunGrace = 100 * time.Millisecond
 	defer func() { mpirunGrace = was }()
-	o := Options{Argv: []string{"launch", "sh", "-c", `trap "exit 0" TERM; touch up; while :; do sleep 0.1; done`}, Task: 1}
-	code, err := headWith(t, o, startTask+`until [ -e up ]; do sleep 0.1; done; kill $task; wait $task; exec sleep 1000`, placed(t))
+	o := Options{Argv: []string{"launch", "sh", "-c", `trap "exit 0" TERM; touch up; while :; do sleep 0.1; done`},
+		Task: 1}
+	code, err := headWith(t, o,
+		startTask+`until [ -e up ]; do sleep 0.1; done; kill $task; wait $task; exec sleep 1000`, placed(t))
 	if err != nil || code != 143 {
 		t.Errorf("exit %d, %v; want mpirun's 143", code, err)
 	}

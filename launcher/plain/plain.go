@@ -1,5 +1,5 @@
-// Package plain decides what of text from elsewhere (other machines, other users' programs) a terminal is shown: nothing
-// that would move its cursor, change its colours or reverse its direction.
+// Package plain decides what of text from elsewhere (other machines, other users' programs) a terminal is shown:
+// nothing that would move its cursor, change its colours or reverse its direction.
 //
 // It must not quote or judge what a text says.
 package plain

@@ -25,7 +25,8 @@ func (p Policy) Containers(host, user string, groups []string) error {
 	}
 	what := fmt.Sprintf("%s may not run containers on %s", user, host)
 	if w == nil {
-		return fmt.Errorf("%s: root alone may, and whom a rule `containers` in %s there names (as those whom you let use Docker)", what, p.path)
+		return fmt.Errorf("%s: root alone may, and whom a rule `containers` in %s there names (as those whom you "+
+			"let use Docker)", what, p.path)
 	}
 	return fmt.Errorf("%s: rule containers, line %d of %s there, lets in %s", what, w.line, p.path, w)
 }
@@ -57,7 +58,8 @@ func (p Policy) Elevate(host, user string, groups, options []string) error {
 	if w == nil && user == "root" || w != nil && w.has(user, groups) {
 		return nil
 	}
-	what := fmt.Sprintf("--docker-arg %s gives a container on %s more than %s has", strings.Join(options, ", "), host, user)
+	what := fmt.Sprintf("--docker-arg %s gives a container on %s more than %s has", strings.Join(options, ", "), host,
+		user)
 	if w == nil {
 		return fmt.Errorf("%s: root alone may, and whom a rule `elevate` in %s there names", what, p.path)
 	}
@@ -69,7 +71,8 @@ func (l *list) refusal(what, path string) error {
 	if of == "" {
 		of = "nothing"
 	}
-	return fmt.Errorf("%s, line %d of %s there, lets in %s: choose other machines, or ask its administrator", what, l.line, path, of)
+	return fmt.Errorf("%s, line %d of %s there, lets in %s: choose other machines, or ask its administrator", what,
+		l.line, path, of)
 }
 
 // covers compares references by their full names: nginx is docker.io/library/nginx.
@@ -101,7 +104,8 @@ func images(n *yaml.Node) ([]string, error) {
 			text += "x"
 		}
 		if _, perr := reference.ParseNormalizedNamed(text); perr != nil {
-			return nil, at(n.Content[i], "%q: %s: want a repository such as nvcr.io/nvidia/vllm, or a place such as nvcr.io/", rule, perr)
+			return nil, at(n.Content[i],
+				"%q: %s: want a repository such as nvcr.io/nvidia/vllm, or a place such as nvcr.io/", rule, perr)
 		}
 	}
 	return all, err

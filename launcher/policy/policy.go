@@ -68,7 +68,8 @@ func Read(path string) (Policy, error) {
 		return Policy{}, fmt.Errorf("read policy %s: %w", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o022 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return Policy{}, fmt.Errorf("read policy %s: %w: others than root may write it: chown root and chmod 644 it", path, launcher.ErrInvalid)
+		return Policy{}, fmt.Errorf("read policy %s: %w: others than root may write it: chown root and chmod 644 it",
+			path, launcher.ErrInvalid)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
@@ -84,7 +85,8 @@ func Read(path string) (Policy, error) {
 
 // NeedsGroups tells whether an answer may hang on a user's groups.
 func (p Policy) NeedsGroups() bool {
-	return slices.ContainsFunc([]*who{p.launch, p.containers, p.elevate}, func(w *who) bool { return w != nil && len(w.groups) > 0 })
+	return slices.ContainsFunc([]*who{p.launch, p.containers, p.elevate},
+		func(w *who) bool { return w != nil && len(w.groups) > 0 })
 }
 
 // Launch refuses a user, by login name, whose ranks may not run here; groups
@@ -94,11 +96,13 @@ func (p Policy) Launch(host, user string, groups []string) error {
 	if w == nil || w.has(user, groups) {
 		return nil
 	}
-	return fmt.Errorf("%s may not launch on %s: rule launch, line %d of %s there, lets in %s: choose other machines, or ask its administrator", user, host, w.line, p.path, w)
+	return fmt.Errorf("%s may not launch on %s: rule launch, line %d of %s there, lets in %s: choose other "+
+		"machines, or ask its administrator", user, host, w.line, p.path, w)
 }
 
 func (w *who) has(user string, groups []string) bool {
-	return slices.Contains(w.users, user) || slices.ContainsFunc(groups, func(g string) bool { return slices.Contains(w.groups, g) })
+	return slices.Contains(w.users, user) ||
+		slices.ContainsFunc(groups, func(g string) bool { return slices.Contains(w.groups, g) })
 }
 
 func (w *who) String() string {

@@ -17,10 +17,11 @@ func TestLaunch(t *testing.T) {
 		groups []string
 		refuse string // "": let in
 	}{
-		"no rules":        {"# none\n", "mallory", nil, ""},
-		"by name":         {"launch:\n  users: [alice, bob]\n", "bob", nil, ""},
-		"by group":        {"launch:\n  users: [alice]\n  groups: [ml]\n", "bob", []string{"users", "ml"}, ""},
-		"not named":       {"# ours\nlaunch:\n  users: [alice]\n  groups: [ml]\n", "mallory", []string{"users"}, "mallory may not launch on spark2: rule launch, line 2 of POLICY there, lets in users alice; groups ml"},
+		"no rules": {"# none\n", "mallory", nil, ""},
+		"by name":  {"launch:\n  users: [alice, bob]\n", "bob", nil, ""},
+		"by group": {"launch:\n  users: [alice]\n  groups: [ml]\n", "bob", []string{"users", "ml"}, ""},
+		"not named": {"# ours\nlaunch:\n  users: [alice]\n  groups: [ml]\n", "mallory", []string{"users"},
+			"mallory may not launch on spark2: rule launch, line 2 of POLICY there, lets in users alice; groups ml"},
 		"root like all":   {"launch:\n  users: [alice]\n", "root", []string{"root"}, "root may not launch"},
 		"nobody":          {"launch:\n  users: []\n", "alice", nil, "lets in nobody"},
 		"a group's name":  {"launch:\n  groups: [alice]\n", "alice", []string{"users"}, "may not launch"},
@@ -50,12 +51,14 @@ func TestBadFile(t *testing.T) {
 		mode os.FileMode
 		want string
 	}{
-		"no YAML":        {"launch: [\n", 0o644, "line"},
-		"a list":         {"- alice\n", 0o644, "line 1: invalid: want names and values"},
-		"a typo":         {"launch:\n  user: [alice]\n", 0o644, `line 2: invalid: launch has no "user": want users or groups`},
-		"another rule":   {"launch:\n  users: [a]\nports: [1]\n", 0o644, `line 3: invalid: no rule is called "ports"`},
-		"images":         {"images: [nvcr.io/*]\n", 0o644, "line 1: invalid: \"nvcr.io/*\""},
-		"mounts":         {"launch: {users: [a]}\nmounts: [data]\n", 0o644, "line 2: invalid: \"data\": want an absolute path"},
+		"no YAML": {"launch: [\n", 0o644, "line"},
+		"a list":  {"- alice\n", 0o644, "line 1: invalid: want names and values"},
+		"a typo": {"launch:\n  user: [alice]\n", 0o644,
+			`line 2: invalid: launch has no "user": want users or groups`},
+		"another rule": {"launch:\n  users: [a]\nports: [1]\n", 0o644, `line 3: invalid: no rule is called "ports"`},
+		"images":       {"images: [nvcr.io/*]\n", 0o644, "line 1: invalid: \"nvcr.io/*\""},
+		"mounts": {"launch: {users: [a]}\nmounts: [data]\n", 0o644,
+			"line 2: invalid: \"data\": want an absolute path"},
 		"elevate":        {"elevate: {root: [a]}\n", 0o644, `line 1: invalid: elevate has no "root"`},
 		"no list":        {"launch:\n  users: alice\n", 0o644, "line 2: invalid: want a list"},
 		"no names":       {"launch:\n  users:\n    - alice\n    - 1000\n", 0o644, `line 4: invalid: "1000": want a name`},
@@ -72,7 +75,8 @@ func TestBadFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := Read(path)
-			if !errors.Is(err, launcher.ErrInvalid) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
+			if !errors.Is(err, launcher.ErrInvalid) || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), path) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
@@ -96,16 +100,20 @@ func TestContainers(t *testing.T) {
 	}
 	for ref, ok := range map[string]bool{
 		"nvcr.io/nvidia/pytorch:25.10-py3": true, "nvcr.io/nvidia-evil/pytorch": false, "nvidia/pytorch": false,
-		"vllm/vllm-openai:v0.11.0": true, "docker.io/vllm/vllm-openai:v0.11.0": true, "vllm/vllm-openai": false, "vllm/vllm-openai:v0.12.0": false,
-		"busybox": true, "busybox:1.36": true, "evil.io/busybox": false, "mallory/busybox": false,
+		"vllm/vllm-openai:v0.11.0": true, "docker.io/vllm/vllm-openai:v0.11.0": true, "vllm/vllm-openai": false,
+		"vllm/vllm-openai:v0.12.0": false,
+		"busybox":                  true, "busybox:1.36": true, "evil.io/busybox": false, "mallory/busybox": false,
 		"sha256:" + strings.Repeat("a", 64): false, strings.Repeat("a", 64): false, "": false,
 	} {
-		if err := p.Image("spark2", ref); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "rule images, line 1 of "+path) {
+		if err := p.Image("spark2", ref); (err == nil) != ok || err != nil &&
+			!strings.Contains(err.Error(), "rule images, line 1 of "+path) {
 			t.Errorf("image %q: %v", ref, err)
 		}
 	}
-	for source, ok := range map[string]bool{"/home": true, "/home/a": true, "/homely": false, "/": false, "/models": false, "/models/shared/x": true, "/models/shared/../x": false} {
-		if err := p.Mount("spark2", source); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "rule mounts, line 2") {
+	for source, ok := range map[string]bool{"/home": true, "/home/a": true, "/homely": false, "/": false,
+		"/models": false, "/models/shared/x": true, "/models/shared/../x": false} {
+		if err := p.Mount("spark2", source); (err == nil) != ok || err != nil &&
+			!strings.Contains(err.Error(), "rule mounts, line 2") {
 			t.Errorf("mount %q: %v", source, err)
 		}
 	}
@@ -116,7 +124,8 @@ func TestContainers(t *testing.T) {
 	if err := p.Elevate("spark2", "root", nil, cap); err == nil || !strings.Contains(err.Error(), "rule elevate, line 3") {
 		t.Errorf("root, where a rule names others: %v", err)
 	}
-	if covers("docker.io/", "sha256:"+strings.Repeat("a", 64)) || covers("library/", "sha256:"+strings.Repeat("a", 64)) || !covers("docker.io/", "ubuntu") {
+	if covers("docker.io/", "sha256:"+strings.Repeat("a", 64)) ||
+		covers("library/", "sha256:"+strings.Repeat("a", 64)) || !covers("docker.io/", "ubuntu") {
 		t.Error("an ID is of no registry, and ubuntu is of docker.io")
 	}
 	for user, ok := range map[string]bool{"bob": true, "ada": true, "eve": false, "root": false} {
@@ -124,7 +133,8 @@ func TestContainers(t *testing.T) {
 		if user == "ada" {
 			groups = []string{"ada", "ml"}
 		}
-		if err := p.Containers("spark2", user, groups); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "rule containers, line 4") {
+		if err := p.Containers("spark2", user, groups); (err == nil) != ok || err != nil &&
+			!strings.Contains(err.Error(), "rule containers, line 4") {
 			t.Errorf("containers of %s: %v", user, err)
 		}
 	}
@@ -132,7 +142,8 @@ func TestContainers(t *testing.T) {
 	if none.Containers("h", "root", nil) != nil || none.Containers("h", "bob", nil) == nil {
 		t.Error("without rules: want containers of root's alone")
 	}
-	if none.Image("h", "x") != nil || none.Mount("h", "/") != nil || none.Elevate("h", "root", nil, cap) != nil || none.Elevate("h", "bob", nil, cap) == nil {
+	if none.Image("h", "x") != nil || none.Mount("h", "/") != nil || none.Elevate("h", "root", nil, cap) != nil ||
+		none.Elevate("h", "bob", nil, cap) == nil {
 		t.Error("without rules: want any image and mount, and elevation for root alone")
 	}
 }

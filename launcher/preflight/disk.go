@@ -18,7 +18,8 @@ const leastRunBytes = 4 << 20
 func disk(_ context.Context, c *Case) error {
 	if st, err := statfs(c.LogDir); err == nil {
 		if keep := shim.ReservedBytes(st.total); st.free <= keep {
-			return fmt.Errorf("%s has %s free, and %s are kept for the rest of the machine: free some space on this node",
+			return fmt.Errorf("%s has %s free, and %s are kept for the rest of the machine: free some space on "+
+				"this node",
 				c.LogDir, launcher.Size(st.free), launcher.Size(keep))
 		}
 	}

@@ -46,5 +46,6 @@ func gpuFree(from proc.FS) error {
 		return nil
 	}
 	slices.Sort(holders)
-	return fmt.Errorf("%s computes on the GPU of this node: end it, or choose other nodes with --exclude", strings.Join(holders, ", "))
+	return fmt.Errorf("%s computes on the GPU of this node: end it, or choose other nodes with --exclude",
+		strings.Join(holders, ", "))
 }

@@ -111,13 +111,16 @@ func inImage(has map[string]bool) mpi.Linked {
 func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, error) {
 	switch {
 	case m.Forced && linked.Family != "" && linked.Family != m.Family:
-		return "", fmt.Errorf("--mpi %s: %s is linked to %s here, which is of the family %s: leave --mpi out", m.Family, path, linked.Library, linked.Family)
+		return "", fmt.Errorf("--mpi %s: %s is linked to %s here, which is of the family %s: leave --mpi out",
+			m.Family, path, linked.Library, linked.Family)
 	case m.Forced:
 		return m.Family, nil
 	case linked.Family == "":
-		return "", fmt.Errorf("which MPI %s is for cannot be told, as it is %s: say --mpi mpich or --mpi openmpi", path, linked.Why)
+		return "", fmt.Errorf("which MPI %s is for cannot be told, as it is %s: say --mpi mpich or --mpi openmpi",
+			path, linked.Why)
 	case m.Family != launcher.AskMPI && linked.Family != m.Family:
-		return "", fmt.Errorf("%s is linked to %s here, which is of the family %s, while the job is made for %s: install the same program on every node",
+		return "", fmt.Errorf("%s is linked to %s here, which is of the family %s, while the job is made for %s: "+
+			"install the same program on every node",
 			path, linked.Library, linked.Family, m.Family)
 	}
 	return linked.Family, nil

@@ -20,10 +20,12 @@ func TestIsForMPI(t *testing.T) {
 		want   launcher.MPIFamily
 		says   string
 	}{
-		"--mpi mpich, a script":   {launcher.MPI{Family: launcher.MPICH, Forced: true}, script, launcher.MPICH, ""},
-		"--mpi mpich, MPICH":      {launcher.MPI{Family: launcher.MPICH, Forced: true}, mpich, launcher.MPICH, ""},
-		"--mpi mpich, Open MPI":   {launcher.MPI{Family: launcher.MPICH, Forced: true}, open, "", "--mpi mpich: /ring is linked to libmpi.so.40 here, which is of the family openmpi: leave --mpi out"},
-		"--mpi openmpi, MPICH":    {launcher.MPI{Family: launcher.OpenMPI, Forced: true}, mpich, "", "--mpi openmpi: /ring is linked to libmpi.so.12 here, which is of the family mpich"},
+		"--mpi mpich, a script": {launcher.MPI{Family: launcher.MPICH, Forced: true}, script, launcher.MPICH, ""},
+		"--mpi mpich, MPICH":    {launcher.MPI{Family: launcher.MPICH, Forced: true}, mpich, launcher.MPICH, ""},
+		"--mpi mpich, Open MPI": {launcher.MPI{Family: launcher.MPICH, Forced: true}, open, "",
+			"--mpi mpich: /ring is linked to libmpi.so.40 here, which is of the family openmpi: leave --mpi out"},
+		"--mpi openmpi, MPICH": {launcher.MPI{Family: launcher.OpenMPI, Forced: true}, mpich, "",
+			"--mpi openmpi: /ring is linked to libmpi.so.12 here, which is of the family mpich"},
 		"a question":              {launcher.MPI{Family: launcher.AskMPI}, open, launcher.OpenMPI, ""},
 		"a script, and no --mpi":  {launcher.MPI{Family: launcher.AskMPI}, script, "", "say --mpi mpich or --mpi openmpi"},
 		"another than on spark1":  {launcher.MPI{Family: launcher.MPICH}, open, "", "install the same program on every node"},

@@ -21,7 +21,8 @@ func secrets(_ context.Context, c *Case) error {
 		return fmt.Errorf("look where secrets would lie: %w", err)
 	}
 	if st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC {
-		return fmt.Errorf("--secret: %s is not in memory: mount a tmpfs there, or run the agent with SPARKRUN_RUN in one",
+		return fmt.Errorf("--secret: %s is not in memory: mount a tmpfs there, or run the agent with SPARKRUN_RUN "+
+			"in one",
 			c.RunDir)
 	}
 	return nil

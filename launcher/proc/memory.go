@@ -40,7 +40,8 @@ func ParseMemory(text string) (Memory, error) {
 			bytes[name] = n << 10
 		}
 	}
-	m := Memory{Total: bytes["MemTotal"], Free: bytes["MemFree"], Available: bytes["MemAvailable"], Swap: bytes["SwapTotal"]}
+	m := Memory{Total: bytes["MemTotal"], Free: bytes["MemFree"], Available: bytes["MemAvailable"],
+		Swap: bytes["SwapTotal"]}
 	m.Cached = bytes["Cached"] - min(bytes["Cached"], bytes["Shmem"])
 	m.SwapUsed = m.Swap - min(m.Swap, bytes["SwapFree"])
 	if m.Total == 0 {

@@ -42,9 +42,9 @@ func (fs FS) Env(pid int, name string) (value string, set bool) {
 // kthreadd is the parent of all kernel threads.
 const kthreadd = 2
 
-// HasEnv tells whether a process began with NAME=value in its environment. known is false when that could not be told at
-// this moment: the process is gone, or between the two halves of an exec, where it has neither environment nor command
-// line (as a kernel thread has none ever).
+// HasEnv tells whether a process began with NAME=value in its environment. known is false when that could not be told
+// at this moment: the process is gone, or between the two halves of an exec, where it has neither environment nor
+// command line (as a kernel thread has none ever).
 func (fs FS) HasEnv(s Stat, entry string) (yes, known bool) {
 	b, err := os.ReadFile(fs.path(s.PID, "environ"))
 	if err != nil {
@@ -61,8 +61,8 @@ func (fs FS) HasEnv(s Stat, entry string) (yes, known bool) {
 	return false, true
 }
 
-// Opens tells whether a process has a file open that is wanted, by what its links say. One whose descriptors may not be
-// read has none.
+// Opens tells whether a process has a file open that is wanted, by what its links say. One whose descriptors may not
+// be read has none.
 func (fs FS) Opens(pid int, wanted func(file string) bool) bool {
 	base := fs.path(pid, "fd")
 	d, err := os.Open(base)
@@ -115,8 +115,8 @@ func (fs FS) SameMounts(pid int) bool {
 	return err == nil && theirs == ours
 }
 
-// Listener is a process that listens on a TCP port. Whoever has bound the port and does not listen is not found, nor is
-// one whose descriptors this process may not read.
+// Listener is a process that listens on a TCP port. Whoever has bound the port and does not listen is not found, nor
+// is one whose descriptors this process may not read.
 func (fs FS) Listener(port int) (pid int, found bool) {
 	sockets := map[string]bool{}
 	for _, table := range []string{"tcp", "tcp6"} {
@@ -165,8 +165,8 @@ func (fs FS) OnlyChild(pid int) (child int) {
 	return child
 }
 
-// Cgroup gives the calling thread's group in the tree of one of v1's controllers, in v2's where it is empty; empty where
-// it is in none. cgroups(7) has the three fields.
+// Cgroup gives the calling thread's group in the tree of one of v1's controllers, in v2's where it is empty; empty
+// where it is in none. cgroups(7) has the three fields.
 func (fs FS) Cgroup(controller string) (string, error) {
 	b, err := os.ReadFile(string(fs) + "/thread-self/cgroup")
 	if err != nil {

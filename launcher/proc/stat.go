@@ -1,5 +1,5 @@
-// Package proc reads what the kernel tells of processes, of memory and of GPUs in /proc (proc(5)). It decides how that text is
-// understood; no number of it is older than the call.
+// Package proc reads what the kernel tells of processes, of memory and of GPUs in /proc (proc(5)). It decides how that
+// text is understood; no number of it is older than the call.
 //
 // It must not end, signal or wait for anything, and does not know which process is whose.
 package proc
@@ -39,8 +39,8 @@ func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
 // Stopped tells whether a signal has stopped it.
 func (s Stat) Stopped() bool { return s.State == 'T' }
 
-// ParseStat reads fields 1-6 and 22 of /proc/PID/stat. The command in field 2 may hold blanks and parentheses, hence the
-// search from the end.
+// ParseStat reads fields 1-6 and 22 of /proc/PID/stat. The command in field 2 may hold blanks and parentheses, hence
+// the search from the end.
 func ParseStat(b []byte) (s Stat, ok bool) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if open < 1 || end < open {
@@ -133,8 +133,8 @@ func Below(all []Stat, roots []int, except map[int]bool) (found []Stat) {
 	return found
 }
 
-// Stuck gives the state of the process's thread that holds it back, and the kernel's function in which that waits, where
-// it may be read. Both are empty for a process that is dead.
+// Stuck gives the state of the process's thread that holds it back, and the kernel's function in which that waits,
+// where it may be read. Both are empty for a process that is dead.
 func (fs FS) Stuck(pid int) (state, at string) {
 	tasks, _ := filepath.Glob(fs.path(pid, "task/*"))
 	for _, task := range tasks {

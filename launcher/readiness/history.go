@@ -64,7 +64,8 @@ func (l *history) note(now time.Time, s observation) {
 	case l.seen.Ready == nil:
 		state, text = launcher.ServiceStarting, s.health.Error()
 	case l.frozen >= wedgeAfter:
-		state, text = launcher.ServiceWedged, fmt.Sprintf("%s, and no token has come for %s", requests(l.last.running), l.frozen.Round(time.Second))
+		state, text = launcher.ServiceWedged,
+			fmt.Sprintf("%s, and no token has come for %s", requests(l.last.running), l.frozen.Round(time.Second))
 	case l.sick >= sickAfter:
 		state, text = launcher.ServiceUnhealthy, s.health.Error()
 	case l.sick > 0 && l.seen.State == launcher.ServiceUnhealthy:
@@ -73,7 +74,8 @@ func (l *history) note(now time.Time, s observation) {
 		text = l.generated.Error()
 	case l.generated != nil:
 		state, text = launcher.ServiceUnhealthy, l.generated.Error()
-	case s.blind && !l.had && (l.blind >= sickAfter || l.seen.Text == l.blindText()): // said by an earlier incarnation of the agent
+	case s.blind && !l.had &&
+		(l.blind >= sickAfter || l.seen.Text == l.blindText()): // said by an earlier incarnation of the agent
 		text = l.blindText()
 	}
 	if state != l.seen.State {
@@ -123,7 +125,8 @@ func (l *history) moved() bool {
 	if !l.had {
 		return false
 	}
-	return l.base.running == nil || *l.base.running != int(l.last.running) || l.base.rate == nil || *l.base.rate != l.rate(l.lastAt)
+	return l.base.running == nil || *l.base.running != int(l.last.running) || l.base.rate == nil ||
+		*l.base.rate != l.rate(l.lastAt)
 }
 
 // rate is how many tokens were generated a second since the last event: as the server says,

@@ -39,9 +39,11 @@ func TestMetrics(t *testing.T) {
 		text string
 		want *metrics
 	}{
-		"vLLM": {long + vllmMetrics, &metrics{running: 3, generated: 1024, progress: [launcher.MaxProgress]float64{1024, 1.5e6, 40, 0.25}}},
+		"vLLM": {long + vllmMetrics,
+			&metrics{running: 3, generated: 1024, progress: [launcher.MaxProgress]float64{1024, 1.5e6, 40, 0.25}}},
 		"SGLang": {"sglang:num_running_reqs{tp_rank=\"0\"} 1\nsglang:gen_throughput{tp_rank=\"0\"} 86.5\nsglang:generation_tokens_total{} 7\n",
-			&metrics{running: 1, generated: 7, throughput: 86.5, hasThroughput: true, progress: [launcher.MaxProgress]float64{7, 0, 0, 86.5}}},
+			&metrics{running: 1, generated: 7, throughput: 86.5, hasThroughput: true,
+				progress: [launcher.MaxProgress]float64{7, 0, 0, 86.5}}},
 		"no such server": {"http_requests_total 5\n", nil},
 		"a page":         {"<html>\nvllm:num_requests_running{ is not here", nil},
 		"empty":          {"", nil},
@@ -60,7 +62,8 @@ func TestMetrics(t *testing.T) {
 			}
 		})
 	}
-	if got := readMetrics(io.MultiReader(strings.NewReader(vllmMetrics), iotest.ErrReader(errors.New("broken"))), engine.Servers()); got != nil {
+	if got := readMetrics(io.MultiReader(strings.NewReader(vllmMetrics), iotest.ErrReader(errors.New("broken"))),
+		engine.Servers()); got != nil {
 		t.Errorf("of a connection that broke: %+v", got) // sums of a part would look like work
 	}
 	for _, s := range engine.Servers() {
@@ -74,7 +77,8 @@ func TestMetrics(t *testing.T) {
 type server func(at time.Duration) observation
 
 func busy(running, prompt, generated float64) observation {
-	return observation{metrics: &metrics{running: running, generated: generated, progress: [launcher.MaxProgress]float64{generated, prompt}}}
+	return observation{metrics: &metrics{running: running, generated: generated,
+		progress: [launcher.MaxProgress]float64{generated, prompt}}}
 }
 
 // states is how a service does, over some minutes, as "after state: text" at each turn.
@@ -216,10 +220,11 @@ func TestBlindAfterRestart(t *testing.T) {
 		server server
 		want   []string
 	}{
-		"slow once":                {before(""), slow(lookEvery), nil},
-		"blind":                    {before(""), slow(time.Hour), []string{"5s ready: " + text}},
-		"blind, and told":          {before(text), slow(time.Hour), nil},
-		"blind, with completions":  {&history{generates: true, seen: before("").seen}, slow(time.Hour), []string{"5s ready: " + untold}},
+		"slow once":       {before(""), slow(lookEvery), nil},
+		"blind":           {before(""), slow(time.Hour), []string{"5s ready: " + text}},
+		"blind, and told": {before(text), slow(time.Hour), nil},
+		"blind, with completions": {&history{generates: true, seen: before("").seen}, slow(time.Hour),
+			[]string{"5s ready: " + untold}},
 		"slow once, after it came": {&history{}, loads, []string{"0s starting: nothing listens", "15s ready"}},
 	} {
 		if d := cmp.Diff(c.want, states(c.l, c.server, time.Minute)); d != "" {
@@ -269,7 +274,8 @@ func TestRealMetrics(t *testing.T) {
 	text, err := os.ReadFile("testdata/vllm-metrics.txt")
 	must(t, err)
 	got := readMetrics(strings.NewReader(string(text)), engine.Servers())
-	if want := (&metrics{running: 2, generated: 490, progress: [launcher.MaxProgress]float64{490, 12, 397, 0.0002441704309608106}}); got == nil || *got != *want {
+	if want := (&metrics{running: 2, generated: 490,
+		progress: [launcher.MaxProgress]float64{490, 12, 397, 0.0002441704309608106}}); got == nil || *got != *want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

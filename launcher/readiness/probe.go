@@ -40,7 +40,8 @@ type Prober struct {
 	// Placement gives the place of a local rank, with the ports that are known.
 	Placement func(local int) launcher.Placement
 	// Exec runs a command beside a local rank, and passes on what it prints.
-	Exec func(ctx context.Context, local int, argv []string, out func(launcher.Stream, []byte) error) (launcher.Exit, error)
+	Exec func(ctx context.Context, local int, argv []string, out func(launcher.Stream, []byte) error) (launcher.Exit,
+		error)
 	// Tell is called with what has changed.
 	Tell func(launcher.Event)
 	// Again is filled when what is known is to be told once more.
@@ -178,7 +179,8 @@ func status(res *http.Response) string {
 const execOutput = 64 << 10
 
 // exec runs a probe's command beside the rank.
-func (p *Prober) exec(ctx context.Context, probe launcher.Probe, placement launcher.Placement, local int) (waits string) {
+func (p *Prober) exec(ctx context.Context, probe launcher.Probe, placement launcher.Placement,
+	local int) (waits string) {
 	ctx, cancel := context.WithTimeout(ctx, execWait)
 	defer cancel()
 	argv, err := placement.Argv(launcher.Stage{Argv: probe.Argv})

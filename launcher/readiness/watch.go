@@ -92,10 +92,12 @@ func (w *Watcher) look(ctx context.Context) {
 	before := w.seen
 	w.note(now, found)
 	w.seen.Addr = w.addr
-	turned := before.State != w.seen.State || before.Addr != w.seen.Addr || before.Text != w.seen.Text && w.seen.State != launcher.ServiceWedged
+	turned := before.State != w.seen.State || before.Addr != w.seen.Addr || before.Text != w.seen.Text &&
+		w.seen.State != launcher.ServiceWedged
 	switch {
 	case turned:
-	case now.Sub(w.toldAt) < beatEvery, !w.moved() && (w.seen.State != launcher.ServiceWedged || now.Sub(w.toldAt) < wedgeBeat):
+	case now.Sub(w.toldAt) < beatEvery, !w.moved() &&
+		(w.seen.State != launcher.ServiceWedged || now.Sub(w.toldAt) < wedgeBeat):
 		return
 	}
 	w.measure(now)

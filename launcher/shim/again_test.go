@@ -22,7 +22,8 @@ func TestAgain(t *testing.T) {
 	b.until(func(e Event) bool { return e.Kind == Exited && e.Again == 0 && e.Exit.Code == 3 })
 	second := first
 	second.Again, second.Argv = 1, b.sh(0, "echo two; exec sleep 1000").Argv
-	if err := b.c.Again(b.ctx, []Rank{{Rank: 7, Again: 1, Argv: []string{"true"}, Dir: "/"}}); !errors.Is(err, ErrRefused) {
+	if err := b.c.Again(b.ctx, []Rank{{Rank: 7, Again: 1, Argv: []string{"true"}, Dir: "/"}}); !errors.Is(err,
+		ErrRefused) {
 		t.Errorf("a rank that never was: %v", err)
 	}
 	must(t, b.c.Again(b.ctx, []Rank{second})) // once the sleep of the first incarnation is gone

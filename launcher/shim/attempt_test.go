@@ -49,7 +49,8 @@ func TestFourRanks(t *testing.T) {
 		t.Errorf("first event %s, last %s", es[0].Kind, es[len(es)-1].Kind)
 	}
 	for file, want := range map[[2]string]string{
-		{"4", "out"}: "out four\n", {"4", "err"}: "err four\n", {"7", "out"}: "raw \x01\xff bytes, no newline", {"5", "err"}: "",
+		{"4", "out"}: "out four\n", {"4", "err"}: "err four\n", {"7", "out"}: "raw \x01\xff bytes, no newline",
+		{"5", "err"}: "",
 	} {
 		got, err := os.ReadFile(filepath.Join(b.cfg.LogDir, "rank-"+file[0]+"."+file[1]))
 		if err != nil || string(got) != want {
@@ -70,7 +71,8 @@ func TestFourRanks(t *testing.T) {
 func TestOutputIsComplete(t *testing.T) {
 	b := spawn(t)
 	const mega = 10 << 20
-	b.start(b.sh(0, fmt.Sprintf("yes 'a line of text' | head -c %d & yes 'and another' | head -c %d >&2; wait", mega, mega)))
+	b.start(b.sh(0, fmt.Sprintf("yes 'a line of text' | head -c %d & yes 'and another' | head -c %d >&2; wait", mega,
+		mega)))
 	b.events()
 	for stream, text := range map[string]string{"out": "a line of text\n", "err": "and another\n"} {
 		want := strings.Repeat(text, mega/len(text)+1)[:mega]
@@ -88,12 +90,16 @@ func TestEndLeavesNobody(t *testing.T) {
 		early        bool // ends before the grace does
 	}{
 		{"obeys", "say up; exec sleep 1000", 30 * time.Second, true},
-		{"setsid and double fork", "(setsid sh -c 'sleep 1001 & setsid sleep 1002 & say2() { :; }; echo up > $GATE; sleep 1003' &) ; sleep 1000", 30 * time.Second, true},
+		{"setsid and double fork",
+			"(setsid sh -c 'sleep 1001 & setsid sleep 1002 & say2() { :; }; echo up > $GATE; sleep 1003' &) ; sleep 1000", 30 * time.Second, true},
 		{"ignores TERM", stubborn + "say up; while :; do sleep 1000; done", 400 * time.Millisecond, false},
-		{"its orphans ignore TERM", "(setsid sh -c \"trap '' TERM; echo up > $GATE; while :; do sleep 1000; done\" &); sleep 1000", 400 * time.Millisecond, false},
+		{"its orphans ignore TERM",
+			"(setsid sh -c \"trap '' TERM; echo up > $GATE; while :; do sleep 1000; done\" &); sleep 1000",
+			400 * time.Millisecond, false},
 		{"stopped", "say up; kill -STOP $$; sleep 1000", 30 * time.Second, true},
 		{"forks for ever", stubborn + "f() { sleep 0.01; (setsid sh -c \"trap '' TERM; $1\" &) ; }; say up; while :; do (sleep 1000 &); sleep 0.005; done", 200 * time.Millisecond, false},
-		{"leaves an orphan on its way out", "trap '(setsid sleep 1005 &); exit 0' TERM; say up; while :; do sleep 0.02; done", 30 * time.Second, true},
+		{"leaves an orphan on its way out",
+			"trap '(setsid sleep 1005 &); exit 0' TERM; say up; while :; do sleep 0.02; done", 30 * time.Second, true},
 		{"no grace", stubborn + "say up; while :; do sleep 1000; done", 0, false},
 		{"empties its environment", "setsid env -i sleep 1004 & say up; sleep 1000", 30 * time.Second, true},
 	} {

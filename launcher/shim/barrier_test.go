@@ -92,11 +92,14 @@ func (f *fencing) ask(t *testing.T, line string, waits bool) (r response, answer
 // it gets then is one line, of PMI's.
 func FuzzBarrierOps(f *testing.F) {
 	for _, s := range []string{
-		`{"v":1,"id":1,"op":"fence"}`, `{"v":1,"id":1,"op":"fence-last"}`, `{"v":1,"op":"fence-pass"}`, `{"v":1,"op":"fence-pass","fence":{"number":0}}`,
+		`{"v":1,"id":1,"op":"fence"}`, `{"v":1,"id":1,"op":"fence-last"}`, `{"v":1,"op":"fence-pass"}`,
+		`{"v":1,"op":"fence-pass","fence":{"number":0}}`,
 		`{"v":1,"op":"fence-pass","fence":{"number":1,"pairs":[{"k":"a","v":"b"}],"done":true}}`,
 		`{"v":1,"op":"fence-pass","fence":{"number":1,"pairs":[{"k":"a","v":"b\ncmd=finalize_ack"},{"k":"mine","v":"theirs"}]}}`,
-		`{"v":1,"op":"fence-pass","fence":{"number":2,"pairs":null}}`, `{"v":1,"op":"fence-pass","fence":{"number":-1}}`, `{"v":1,"op":"fence-pass","fence":[]}`,
-		`{"v":1,"op":"fence-pass","fence":{"number":1,"pairs":[{"k":"PMI_process_mapping","v":"x"},{}]}}`, `{"v":1,"op":"fence","fence":{"number":9}}`, `{"op":"fence`,
+		`{"v":1,"op":"fence-pass","fence":{"number":2,"pairs":null}}`,
+		`{"v":1,"op":"fence-pass","fence":{"number":-1}}`, `{"v":1,"op":"fence-pass","fence":[]}`,
+		`{"v":1,"op":"fence-pass","fence":{"number":1,"pairs":[{"k":"PMI_process_mapping","v":"x"},{}]}}`,
+		`{"v":1,"op":"fence","fence":{"number":9}}`, `{"op":"fence`,
 	} {
 		f.Add(s)
 	}

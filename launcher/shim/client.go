@@ -92,7 +92,7 @@ func (c *Client) Lease(ctx context.Context, until launcher.Uptime, cause string)
 	return c.wrap("give a lease to", err)
 }
 
-// Signal passes a signal to the process group of a rank, or with Gang of every
+// Signal passes a signal to the process group of a rank, or with AllRanks of every
 // running rank. ErrNoRank: it isn't running.
 func (c *Client) Signal(ctx context.Context, rank int, sig syscall.Signal) error {
 	_, err := c.call(ctx, request{Op: opSignal, Rank: &rank, Sig: sig})

@@ -109,7 +109,8 @@ type Rank struct {
 	launcher.RankOptions
 	CPUs []int `json:"cpus,omitempty"` // that it may run on, by RankOptions.BindTo; none: any
 
-	Container *Container `json:"box,omitempty"` // in a container; nil: on the host. RankOptions and CPUs are its Spec's then
+	// in a container; nil: on the host. RankOptions and CPUs are its Spec's then
+	Container *Container `json:"box,omitempty"`
 	PMI       *PMI       `json:"pmi,omitempty"` // it has a process manager; nil: none
 	// Again counts the incarnations of this rank before this one, all of them over.
 	Again int `json:"again,omitempty"`

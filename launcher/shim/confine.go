@@ -100,7 +100,8 @@ func (c confinement) become() (what string, err error) {
 		for i, g := range c.Groups {
 			groups[i] = int(g)
 		}
-		if err := errors.Join(syscall.Setgroups(groups), syscall.Setgid(int(*c.GID)), syscall.Setuid(int(*c.UID))); err != nil {
+		if err := errors.Join(syscall.Setgroups(groups), syscall.Setgid(int(*c.GID)),
+			syscall.Setuid(int(*c.UID))); err != nil {
 			return fmt.Sprintf("become uid %d", *c.UID), err
 		}
 	}
@@ -119,7 +120,8 @@ func MayLimit(limits []launcher.Ulimit) error {
 			continue
 		}
 		of := limitText(own.Max)
-		return fmt.Errorf("--ulimit %s: the agent itself has %s: %w: raise Limit%s= in its unit, or ask for less", u, of, unix.EPERM, strings.ToUpper(u.Name))
+		return fmt.Errorf("--ulimit %s: the agent itself has %s: %w: raise Limit%s= in its unit, or ask for less", u,
+			of, unix.EPERM, strings.ToUpper(u.Name))
 	}
 	return nil
 }
@@ -183,7 +185,8 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 	case s.What == "":
 		return 0, execError(r, path, cfg.UID, s.Errno)
 	case s.Errno == syscall.EPERM:
-		return 0, fmt.Errorf("%s: %w: it is above what the agent itself may have: raise it in its unit (LimitNOFILE= and the like), or ask for less", s.What, s.Errno)
+		return 0, fmt.Errorf("%s: %w: it is above what the agent itself may have: raise it in its unit "+
+			"(LimitNOFILE= and the like), or ask for less", s.What, s.Errno)
 	}
 	return 0, fmt.Errorf("%s: %w", s.What, s.Errno)
 }

@@ -116,7 +116,8 @@ func TestMayLimit(t *testing.T) {
 	case may: // with CAP_SYS_RESOURCE
 		must(t, unix.Prlimit(0, unix.RLIMIT_RTPRIO, &own, nil))
 		must(t, err)
-	case err == nil || !strings.Contains(err.Error(), "--ulimit rtprio=99:99") || !strings.Contains(err.Error(), "LimitRTPRIO="):
+	case err == nil || !strings.Contains(err.Error(), "--ulimit rtprio=99:99") ||
+		!strings.Contains(err.Error(), "LimitRTPRIO="):
 		t.Errorf("refused with %v", err)
 	}
 }

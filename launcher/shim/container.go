@@ -44,7 +44,8 @@ func (r *rank) lives() bool { return r.contained != nil && !r.contained.gone }
 // forkContained forks the outer half of a container in the rank's place, and waits until
 // the program runs in it. It has no user but ours, for it needs the engine. An exec session's has no
 // container of its own.
-func forkContained(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi *int) (pid int, b *contained, err error) {
+func forkContained(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi *int) (pid int, b *contained,
+	err error) {
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
 		return 0, nil, err
@@ -72,8 +73,9 @@ func forkContained(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi 
 	if err != nil {
 		return 0, nil, err
 	}
-	o := container.Order{Socket: r.Container.Socket, Spec: r.Container.Spec, Session: r.Container.session, More: pmi != nil, Command: container.Command{
-		Argv: blobs(r.Argv), Env: blobs(env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
+	o := container.Order{Socket: r.Container.Socket, Spec: r.Container.Spec, Session: r.Container.session,
+		More: pmi != nil, Command: container.Command{
+			Argv: blobs(r.Argv), Env: blobs(env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
 	o.Spec.Mark = markName + "=" + mark
 	_ = json.NewEncoder(orderW).Encode(o) // one that was killed meanwhile reads nothing
 	orderW.Close()

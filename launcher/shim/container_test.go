@@ -77,13 +77,14 @@ func (x containerBench) list() []container.Found {
 
 // in is a rank that runs a script of the image's shell.
 func (x containerBench) in(rank int, script string) Rank {
-	return Rank{Rank: rank, LocalRank: rank, Argv: []string{"sh", "-c", script}, Env: []string{x.id, "SECRET=s3cret"}, Dir: "/tmp", Container: &Container{
-		Socket: x.engine.Socket,
-		Spec: container.Spec{
-			Name: fmt.Sprintf("sparkrun-%s-%d", strings.TrimPrefix(x.id, "TEST_ID="), rank), Image: x.engine.ImageID,
-			Labels: map[string]string{"com.sparkrun.job": x.id}, UID: 1234, GID: 1234, CgroupParent: x.engine.Group(),
-			Program: x.engine.Half, HandDir: fmt.Sprintf("%s/box-%d", x.dir, rank), Grace: 10 * time.Second,
-		}}}
+	return Rank{Rank: rank, LocalRank: rank, Argv: []string{"sh", "-c", script}, Env: []string{x.id, "SECRET=s3cret"},
+		Dir: "/tmp", Container: &Container{
+			Socket: x.engine.Socket,
+			Spec: container.Spec{
+				Name: fmt.Sprintf("sparkrun-%s-%d", strings.TrimPrefix(x.id, "TEST_ID="), rank), Image: x.engine.ImageID,
+				Labels: map[string]string{"com.sparkrun.job": x.id}, UID: 1234, GID: 1234, CgroupParent: x.engine.Group(),
+				Program: x.engine.Half, HandDir: fmt.Sprintf("%s/box-%d", x.dir, rank), Grace: 10 * time.Second,
+			}}}
 }
 
 // nothingLeft is the promise of Ended: no process, and nothing in the engine.
@@ -102,7 +103,8 @@ func TestRanksInContainers(t *testing.T) {
 	x.start(in, x.in(5, "exit 3"), x.in(6, "kill -SEGV $$"), x.in(7, "pyhton3"))
 	must(t, x.bench.c.Input(x.ctx, 4, 0, []byte("hello\n"), true))
 	es := x.events()
-	want := map[int]launcher.Exit{4: {}, 5: {Code: 3}, 6: {Signal: 11}, 7: {Code: 127}} // the shell's own, for what it did not find
+	want := map[int]launcher.Exit{4: {}, 5: {Code: 3}, 6: {Signal: 11},
+		7: {Code: 127}} // the shell's own, for what it did not find
 	if d := cmp.Diff(want, exits(es)); d != "" {
 		t.Errorf("exits (-want +got):\n%s", d)
 	}
@@ -152,7 +154,8 @@ func TestProgramInAContainerIsKnownByItsPID(t *testing.T) {
 
 func TestRanksInContainersAreEnded(t *testing.T) {
 	x := spawnContainers(t)
-	x.start(x.in(0, `trap "" TERM HUP INT; setsid sh -c 'trap "" TERM; echo deaf; exec sleep 1000' & exec sleep 1000`), x.in(1, `trap 'echo term; exit 7' TERM; echo up; while :; do sleep 0.1; done`))
+	x.start(x.in(0, `trap "" TERM HUP INT; setsid sh -c 'trap "" TERM; echo deaf; exec sleep 1000' & exec sleep 1000`),
+		x.in(1, `trap 'echo term; exit 7' TERM; echo up; while :; do sleep 0.1; done`))
 	x.awaitLog(0, "deaf\n")
 	x.awaitLog(1, "up\n")
 	must(t, x.bench.c.End(x.ctx, 2*time.Second))
@@ -237,7 +240,8 @@ func TestEngineThatIsAway(t *testing.T) {
 // exec runs a command beside rank 0, to its end.
 func (x containerBench) exec(script string, more ...func(*Exec)) (launcher.Exit, string, error) {
 	x.t.Helper()
-	e := Exec{Session: fmt.Sprintf("g%d", time.Now().UnixNano()), Rank: 0, Argv: []string{"sh", "-c", script}, Env: []string{"OWN=mine"}}
+	e := Exec{Session: fmt.Sprintf("g%d", time.Now().UnixNano()), Rank: 0, Argv: []string{"sh", "-c", script},
+		Env: []string{"OWN=mine"}}
 	for _, f := range more {
 		f(&e)
 	}
@@ -249,7 +253,8 @@ func (x containerBench) exec(script string, more ...func(*Exec)) (launcher.Exit,
 	return exit, out.String(), err
 }
 
-// An exec session of a rank in a container is in there with it: its user, environment and folder, its processes, its end.
+// An exec session of a rank in a container is in there with it: its user, environment and folder, its processes, its
+// end.
 func TestExecInAContainer(t *testing.T) {
 	x := spawnContainers(t)
 	x.start(x.in(0, `echo here > /tmp/file; echo up; trap "" TERM; sleep 1000; exit 3`))
@@ -268,7 +273,9 @@ func TestExecInAContainer(t *testing.T) {
 			t.Errorf("exec of %s: %+v, %v, want %d", argv, exit, err, code)
 		}
 	}
-	if exit, out, err := x.exec("stty size; [ -t 0 ] && echo terminal; kill -HUP $$", func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 44} }); err != nil || exit.Signal != 1 || !strings.Contains(out, "33 44") || !strings.Contains(out, "terminal") {
+	if exit, out, err := x.exec("stty size; [ -t 0 ] && echo terminal; kill -HUP $$",
+		func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 44} }); err != nil || exit.Signal != 1 ||
+		!strings.Contains(out, "33 44") || !strings.Contains(out, "terminal") {
 		t.Errorf("with a terminal: %+v, %v, %q", exit, err, out)
 	}
 
@@ -276,7 +283,10 @@ func TestExecInAContainer(t *testing.T) {
 	ctx, leave := context.WithCancel(x.ctx)
 	gone := make(chan error, 1)
 	go func() {
-		_, err := x.bench.c.Exec(ctx, Exec{Session: "left", Rank: 0, Argv: []string{"sh", "-c", `trap "" TERM HUP; echo in > /tmp/in; sleep 777`}}, func() error { return nil }, func(launcher.Stream, []byte) error { return nil })
+		_, err := x.bench.c.Exec(ctx,
+			Exec{Session: "left", Rank: 0,
+				Argv: []string{"sh", "-c", `trap "" TERM HUP; echo in > /tmp/in; sleep 777`}},
+			func() error { return nil }, func(launcher.Stream, []byte) error { return nil })
 		gone <- err
 	}()
 	x.await(`[ -e /tmp/in ]`)

@@ -33,14 +33,16 @@ type Event struct {
 	Seq  int       `json:"seq"` // from 1, without gaps
 	Time time.Time `json:"time"`
 	Kind Kind      `json:"kind"`
-	Rank int       `json:"rank"` // Gang for Starting, Stuck and Ended
+	Rank int       `json:"rank"` // AllRanks for Starting, Stuck and Ended
 	// PID is the rank's process, in Started and, where it ran, in Exited.
-	PID          int            `json:"pid,omitempty"`
-	ContainerPID int            `json:"boxed,omitempty"` // Exited: of a rank in a container the program's PID, for which PID stands
+	PID int `json:"pid,omitempty"`
+	// Exited: of a rank in a container the program's PID, for which PID stands
+	ContainerPID int            `json:"boxed,omitempty"`
 	Again        int            `json:"again,omitempty"` // Started, Exited: the rank's incarnations before this one
 	Exit         *launcher.Exit `json:"exit,omitempty"`  // Exited; Time is then that of waitpid
 	Lost         *Lost          `json:"lost,omitempty"`  // OutputLost
-	Why          string         `json:"why,omitempty"`   // Ended: what brought the end about, in words; Stuck: who stays, and where
+	// Ended: what brought the end about, in words; Stuck: who stays, and where
+	Why string `json:"why,omitempty"`
 	// Trace is in Starting, Ticks in Started: what Reap goes by.
 	Trace *Trace `json:"trace,omitempty"`
 	Ticks uint64 `json:"ticks,omitempty"` // start time in /proc/PID/stat: tells a PID from its reuse

@@ -26,14 +26,16 @@ type Exec struct {
 // attempt, too. An Exit with an Error never ran: its Code is 127 where the command
 // was not found, else 126. ErrNoRank: that rank isn't running. ErrUnknownOp: the
 // shim is older.
-func (c *Client) Exec(ctx context.Context, e Exec, began func() error, out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
+func (c *Client) Exec(ctx context.Context, e Exec, began func() error,
+	out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
 	conn, off, err := c.dial(ctx)
 	if err != nil {
 		return launcher.Exit{}, c.wrap("exec in", err)
 	}
 	defer conn.Close()
 	defer off()
-	req := request{V: protocolVersion, ID: 1, Op: opExec, Session: e.Session, Rank: &e.Rank, Argv: texts(e.Argv), Env: texts(e.Env), Stdin: e.Stdin, TTY: e.TTY}
+	req := request{V: protocolVersion, ID: 1, Op: opExec, Session: e.Session, Rank: &e.Rank, Argv: texts(e.Argv),
+		Env: texts(e.Env), Stdin: e.Stdin, TTY: e.TTY}
 	if err := writeLine(conn, req); err != nil {
 		return launcher.Exit{}, c.wrap("exec in", cut(ctx, err))
 	}

@@ -29,7 +29,8 @@ type visit struct {
 // exec runs a shell script in a rank's place. `say WORDS` in it is heard by hear.
 func (b *bench) exec(t *testing.T, session string, rank int, script string, change ...func(*Exec)) *visit {
 	t.Helper()
-	e := Exec{Session: session, Rank: rank, Argv: []string{"/bin/sh", "-c", "say() { echo \"$@\" > \"$GATE\"; }\n" + script}}
+	e := Exec{Session: session, Rank: rank,
+		Argv: []string{"/bin/sh", "-c", "say() { echo \"$@\" > \"$GATE\"; }\n" + script}}
 	for _, f := range change {
 		f(&e)
 	}
@@ -37,14 +38,15 @@ func (b *bench) exec(t *testing.T, session string, rank int, script string, chan
 	v := &visit{t: t, leave: leave, began: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(v.done)
-		v.exit, v.err = b.c.Exec(ctx, e, func() error { close(v.began); return nil }, func(s launcher.Stream, data []byte) error {
-			if s == launcher.Stderr {
-				v.errs.Write(data)
-			} else {
-				v.out.Write(data)
-			}
-			return nil
-		})
+		v.exit, v.err = b.c.Exec(ctx, e, func() error { close(v.began); return nil },
+			func(s launcher.Stream, data []byte) error {
+				if s == launcher.Stderr {
+					v.errs.Write(data)
+				} else {
+					v.out.Write(data)
+				}
+				return nil
+			})
 	}()
 	t.Cleanup(func() { leave(); <-v.done })
 	return v
@@ -71,7 +73,8 @@ func TestExec(t *testing.T) {
 	b.hear()
 	v := b.exec(t, "one", 0, `pwd; echo $RANK $WHO; ulimit -Sn; cut -d: -f3 /proc/self/cgroup | cmp - cgroup && echo same; cat; echo bad >&2; exit 7`,
 		func(e *Exec) { e.Env = []string{"WHO=guest", "RANK=none"} }).wait()
-	if want := dir + "\nnone guest\n123\nsame\n"; v.err != nil || v.exit.Code != 7 || v.out.String() != want || v.errs.String() != "bad\n" {
+	if want := dir + "\nnone guest\n123\nsame\n"; v.err != nil || v.exit.Code != 7 || v.out.String() != want ||
+		v.errs.String() != "bad\n" {
 		t.Errorf("exit %v, %v, out %q, want %q, err %q", v.exit, v.err, v.out.String(), want, v.errs.String())
 	}
 	must(t, b.c.End(b.ctx, 0))
@@ -91,7 +94,8 @@ func TestExec(t *testing.T) {
 func TestExecInputAndSignal(t *testing.T) {
 	b := spawn(t)
 	b.start(b.sh(0, "exec sleep 1000"))
-	v := b.exec(t, "one", 0, `trap 'echo usr1; exit 4' USR1; cat; say read; while :; do sleep 0.05; done`, func(e *Exec) { e.Stdin = true })
+	v := b.exec(t, "one", 0, `trap 'echo usr1; exit 4' USR1; cat; say read; while :; do sleep 0.05; done`,
+		func(e *Exec) { e.Stdin = true })
 	<-v.began
 	must(t, b.c.ExecInput(b.ctx, "one", 0, []byte("hel"), false))
 	must(t, b.c.ExecInput(b.ctx, "one", 0, []byte("hello\n"), true)) // what it has had is passed over
@@ -113,13 +117,15 @@ func TestExecInputAndSignal(t *testing.T) {
 func TestExecTerminal(t *testing.T) {
 	b := spawn(t)
 	b.start(b.sh(0, "exec sleep 1000"))
-	v := b.exec(t, "one", 0, `stty size; say up; read line; stty size; echo "got $line" >&2; exit 3`, func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 101} })
+	v := b.exec(t, "one", 0, `stty size; say up; read line; stty size; echo "got $line" >&2; exit 3`,
+		func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 101} })
 	b.hear()
 	must(t, b.c.ExecResize(b.ctx, "one", launcher.Window{Rows: 20, Cols: 70}))
 	must(t, b.c.ExecInput(b.ctx, "one", 0, []byte("one\n"), false))
 	v.wait()
 	got := strings.ReplaceAll(v.out.String(), "\r\n", "\n")
-	if v.exit.Code != 3 || !strings.Contains(got, "33 101\n") || !strings.Contains(got, "20 70\n") || !strings.Contains(got, "got one\n") {
+	if v.exit.Code != 3 || !strings.Contains(got, "33 101\n") || !strings.Contains(got, "20 70\n") ||
+		!strings.Contains(got, "got one\n") {
 		t.Errorf("exit %v, %v, out %q", v.exit, v.err, got)
 	}
 	must(t, b.c.End(b.ctx, 0))
@@ -137,7 +143,8 @@ func TestExecLeft(t *testing.T) {
 	if got := b.hear(); got != "kind" {
 		t.Errorf("heard %q", got)
 	}
-	stubborn := b.exec(t, "stubborn", 0, `trap "" TERM; (trap "" TERM; sleep 1001) & setsid sh -c 'trap "" TERM; echo up > $GATE; sleep 1002' & wait; sleep 1003`)
+	stubborn := b.exec(t, "stubborn", 0,
+		`trap "" TERM; (trap "" TERM; sleep 1001) & setsid sh -c 'trap "" TERM; echo up > $GATE; sleep 1002' & wait; sleep 1003`)
 	b.hear()
 	stubborn.leave()
 	b.awaits(t, "the rank alone", func() bool { return len(b.alive()) == 1 })
@@ -194,8 +201,10 @@ func TestExecSlowReader(t *testing.T) {
 	n, begun, go1 := 0, make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		exit, err := b.c.Exec(b.ctx, Exec{Session: "one", Argv: []string{"/bin/sh", "-c", "head -c 5000000 /dev/zero; echo done > $GATE"}},
-			func() error { close(begun); return nil }, func(_ launcher.Stream, data []byte) error { <-go1; n += len(data); return nil })
+		exit, err := b.c.Exec(b.ctx,
+			Exec{Session: "one", Argv: []string{"/bin/sh", "-c", "head -c 5000000 /dev/zero; echo done > $GATE"}},
+			func() error { close(begun); return nil },
+			func(_ launcher.Stream, data []byte) error { <-go1; n += len(data); return nil })
 		done <- errors.Join(err, func() error {
 			if exit.Code != 0 {
 				return errors.New(exit.String())

@@ -42,7 +42,8 @@ func Suspended(told []Event) bool {
 		}
 	}
 	for _, was := range running {
-		if now, there := proc.Here.Stat(was.PID); there && now.Born() == was && (now.Stopped() || proc.Here.StopPending(was.PID)) {
+		if now, there := proc.Here.Stat(was.PID); there && now.Born() == was &&
+			(now.Stopped() || proc.Here.StopPending(was.PID)) {
 			return true
 		}
 	}

@@ -112,7 +112,8 @@ func set(t testing.TB, change ...func(*Config)) *bench {
 		if _, bench := t.(*testing.B); !bench { // whose runner has goroutines of its own
 			goleak.VerifyNone(t, goleak.IgnoreAnyFunction(engineWait))
 		}
-		if log, _ := os.ReadFile(filepath.Join(b.dir, logName)); bytes.Contains(log, []byte("DATA RACE")) || bytes.Contains(log, []byte("panic")) {
+		if log, _ := os.ReadFile(filepath.Join(b.dir, logName)); bytes.Contains(log, []byte("DATA RACE")) ||
+			bytes.Contains(log, []byte("panic")) {
 			t.Error("the shim raced or panicked")
 		}
 		if t.Failed() {

@@ -350,11 +350,13 @@ func TestRefusedConfig(t *testing.T) {
 		}
 	}
 	b := set(t, func(c *Config) { c.LogDir = "/proc/no/logs" })
-	if _, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "log folder") {
+	if _, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "log folder") {
 		t.Errorf("a folder that can't be made: %v", err)
 	}
 	b = set(t)
-	if _, err := Spawn(b.ctx, "/bin/false", b.dir, b.cfg); err == nil || !strings.Contains(err.Error(), "died while coming up") {
+	if _, err := Spawn(b.ctx, "/bin/false", b.dir, b.cfg); err == nil ||
+		!strings.Contains(err.Error(), "died while coming up") {
 		t.Errorf("a program that is no shim: %v", err)
 	}
 }
@@ -429,7 +431,8 @@ func TestAsNobody(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(tmp) })
 	must(t, os.Chown(tmp, 65534, 65534))
-	cmd := exec.Command(SelfExe, "-test.run=^Test", "-test.count=1", "-test.skip=^(TestAsNobody|Test.*Container.*|TestEngineThatIsAway)$")
+	cmd := exec.Command(SelfExe, "-test.run=^Test", "-test.count=1",
+		"-test.skip=^(TestAsNobody|Test.*Container.*|TestEngineThatIsAway)$")
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp)
 	cmd.Dir = "."
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{}}}

@@ -44,7 +44,8 @@ type logFile struct {
 // openOutput opens a rank's file, to be appended to. A link is refused: the
 // folder may have been made by somebody else.
 func openOutput(dir string, rank int, stream string, most int64) (*logFile, error) {
-	l := &logFile{path: filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, stream)), part: max(most/logParts, minPart), unasked: spaceEvery}
+	l := &logFile{path: filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, stream)), part: max(most/logParts, minPart),
+		unasked: spaceEvery}
 	if err := l.open(l.path); err != nil {
 		return nil, fmt.Errorf("open output: %w", err)
 	}

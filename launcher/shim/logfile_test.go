@@ -41,12 +41,14 @@ func TestOutputInParts(t *testing.T) {
 		path, base, ok := ParsePart(f.Name())
 		got, err := os.ReadFile(filepath.Join(dir, f.Name()))
 		must(t, err)
-		if !ok || path != "rank-3.out" || base+int64(len(got)) > int64(len(all)) || !bytes.Equal(got, all[base:base+int64(len(got))]) {
+		if !ok || path != "rank-3.out" || base+int64(len(got)) > int64(len(all)) ||
+			!bytes.Equal(got, all[base:base+int64(len(got))]) {
 			t.Errorf("%s holds other bytes than its name says", f.Name())
 		}
 		bases = append(bases, base/minPart)
 	}
-	if d := cmp.Diff(map[int64]bool{0: true, 13: true, 14: true, 15: true, 16: true, 17: true, 18: true, 19: true}, set64(bases)); d != "" {
+	if d := cmp.Diff(map[int64]bool{0: true, 13: true, 14: true, 15: true, 16: true, 17: true, 18: true, 19: true},
+		set64(bases)); d != "" {
 		t.Errorf("parts: %s", d)
 	}
 }

@@ -76,7 +76,8 @@ func TestStuckText(t *testing.T) {
 	state := func(pid int) string { s, _ := proc.Here.Stuck(pid); return s }
 	for deadline := time.Now().Add(30 * time.Second); state(dead.Process.Pid) != "" || state(asleep.Process.Pid) != "T"; {
 		if time.Now().After(deadline) {
-			t.Fatalf("a zombie is %q, want nothing; a stopped process %q, want T", state(dead.Process.Pid), state(asleep.Process.Pid))
+			t.Fatalf("a zombie is %q, want nothing; a stopped process %q, want T", state(dead.Process.Pid),
+				state(asleep.Process.Pid))
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -159,7 +160,8 @@ func onlyFreezer(t *testing.T) string {
 
 func FuzzDecodeRequest(f *testing.F) {
 	for _, s := range []string{
-		`{"v":1,"id":1,"op":"hello"}`, `{"v":1,"id":2,"op":"signal","rank":-1,"signal":15}`, `{"v":2}`, `[]`, `{"v":1,"op":"end","grace_ns":-1}`,
+		`{"v":1,"id":1,"op":"hello"}`, `{"v":1,"id":2,"op":"signal","rank":-1,"signal":15}`, `{"v":2}`, `[]`,
+		`{"v":1,"op":"end","grace_ns":-1}`,
 		`{"v":1,"id":3,"op":"start","ranks":[{"rank":0,"local_rank":0,"argv":["a",{"b64":"/w=="}],"env":[],"dir":"/"}]}`,
 	} {
 		f.Add([]byte(s))

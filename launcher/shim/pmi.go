@@ -108,9 +108,11 @@ func (a *attempt) condemn(r *rank, err error, at time.Time) {
 // others wait for it.
 func (m *mpiRank) evaluate(exit *launcher.Exit, end time.Time) *launcher.Exit {
 	switch {
-	case m.verdict != nil && (end.IsZero() || m.told.Before(end) || !exit.ByUs && exit.Cause == ""): // dead before the end, and read later
+	case m.verdict != nil && (end.IsZero() || m.told.Before(end) || !exit.ByUs &&
+		exit.Cause == ""): // dead before the end, and read later
 		return m.verdict
-	case exit.ByUs || exit.Cause != "" || exit.Error != "" || exit.Signal != 0 || m.session == nil || !m.session.Unfinished():
+	case exit.ByUs || exit.Cause != "" || exit.Error != "" || exit.Signal != 0 || m.session == nil ||
+		!m.session.Unfinished():
 		return exit
 	case exit.Code == 0:
 		return &launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize", Deliberate: true}

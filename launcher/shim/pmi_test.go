@@ -39,13 +39,15 @@ func TestMPIRanksEnd(t *testing.T) {
 		want launcher.Exit
 	}{
 		"finalize": {`say finalize; echo "$heard"; exit 5`, launcher.Exit{Code: 5}},
-		"abort":    {`echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`, launcher.Exit{Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}},
-		"leave":    {`exit 0`, launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize", Deliberate: true}},
-		"exit":     {`exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
-		"crash":    {`kill -SEGV $$`, launcher.Exit{Signal: 11}},
+		"abort": {`echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`,
+			launcher.Exit{Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}},
+		"leave": {`exit 0`, launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize", Deliberate: true}},
+		"exit":  {`exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
+		"crash": {`kill -SEGV $$`, launcher.Exit{Signal: 11}},
 		// A child holds the socket, and no output.
-		"child":    {`sleep 1000 >/dev/null 2>&1 <&- & exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
-		"nonsense": {`echo hello >&"$PMI_FD"; sleep 1000`, launcher.Exit{Code: 1, Cause: `malformed PMI input: "hello": want cmd=NAME key=value ...`}},
+		"child": {`sleep 1000 >/dev/null 2>&1 <&- & exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
+		"nonsense": {`echo hello >&"$PMI_FD"; sleep 1000`,
+			launcher.Exit{Code: 1, Cause: `malformed PMI input: "hello": want cmd=NAME key=value ...`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := spawn(t)
@@ -94,7 +96,8 @@ func TestAbortAroundTheEnd(t *testing.T) {
 		"before":                         {end.Add(-time.Millisecond), end, ours, *abort},
 		"afterwards":                     {end.Add(time.Millisecond), end, ours, ours},
 		"read afterwards, of a dead one": {end.Add(time.Millisecond), end, its, *abort},
-		"the node's own judgement":       {end.Add(time.Millisecond), end, launcher.Exit{Signal: 9, Cause: "no memory"}, launcher.Exit{Signal: 9, Cause: "no memory"}},
+		"the node's own judgement": {end.Add(time.Millisecond), end,
+			launcher.Exit{Signal: 9, Cause: "no memory"}, launcher.Exit{Signal: 9, Cause: "no memory"}},
 	} {
 		m := mpiRank{verdict: abort, told: tt.told}
 		if d := cmp.Diff(tt.want, *m.evaluate(&tt.exit, tt.end)); d != "" {
@@ -106,12 +109,14 @@ func TestAbortAroundTheEnd(t *testing.T) {
 // A rank in a container has the same way to its process manager.
 func TestMPIRanksInContainers(t *testing.T) {
 	x := spawnContainers(t)
-	ranks := []Rank{x.in(0, speaking("0", "1", "say finalize; echo $heard")), x.in(1, speaking("1", "0", `echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`))}
+	ranks := []Rank{x.in(0, speaking("0", "1", "say finalize; echo $heard")),
+		x.in(1, speaking("1", "0", `echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`))}
 	for i := range ranks {
 		ranks[i].PMI = &PMI{Size: 2, Mapping: mpi.Mapping(1, 2)}
 	}
 	x.start(ranks...)
-	if d := cmp.Diff(map[int]launcher.Exit{0: {}, 1: {Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}}, exits(x.events())); d != "" {
+	if d := cmp.Diff(map[int]launcher.Exit{0: {}, 1: {Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}},
+		exits(x.events())); d != "" {
 		t.Errorf("exits (-want +got):\n%s", d)
 	}
 	if got := x.log(0, "out"); got != "I am 1\ncmd=finalize_ack\n" {

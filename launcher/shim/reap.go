@@ -230,7 +230,8 @@ func complete(dir string, n int) error {
 	if err != nil {
 		return fmt.Errorf("complete journal: %w", err)
 	}
-	err = writeLine(f, Event{Seq: n + 1, Time: time.Now(), Kind: Ended, Rank: AllRanks, Why: "the shim died, and what it left was killed"})
+	err = writeLine(f, Event{Seq: n + 1, Time: time.Now(), Kind: Ended, Rank: AllRanks,
+		Why: "the shim died, and what it left was killed"})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("complete journal: %w", err)
 	}

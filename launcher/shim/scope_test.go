@@ -136,7 +136,8 @@ func TestScopeRefusedByFakeSystemd(t *testing.T) {
 	for result, words := range map[string]string{"failed": `systemd says "failed"`, "": "not today"} {
 		s := newFakeSystemd(t, result)
 		err := enterScope(t.Context(), s.socket, "sparkrun-x.scope")
-		if err == nil || !strings.Contains(err.Error(), words) || !strings.HasPrefix(err.Error(), "enter scope sparkrun-x.scope: ") {
+		if err == nil || !strings.Contains(err.Error(), words) ||
+			!strings.HasPrefix(err.Error(), "enter scope sparkrun-x.scope: ") {
 			t.Errorf("result %q: %v", result, err)
 		}
 	}

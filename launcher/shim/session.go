@@ -217,7 +217,8 @@ type sessionOut struct {
 func (o sessionOut) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := writeLine(o.c, response{V: protocolVersion, ID: o.id, Output: &output{Stream: o.stream, Data: b}}); err != nil {
+	if err := writeLine(o.c, response{V: protocolVersion, ID: o.id,
+		Output: &output{Stream: o.stream, Data: b}}); err != nil {
 		return 0, err
 	}
 	return len(b), nil

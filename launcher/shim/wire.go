@@ -27,13 +27,14 @@ var (
 	ErrGone       = errors.New("no shim lives here")
 	ErrAlive      = errors.New("its shim still lives")
 	ErrStuck      = errors.New("killed in vain")
-	ErrMayHaveRun = errors.New("an earlier shim of this attempt may have started its ranks: replay its journal, and reap")
-	ErrEnded      = errors.New("the attempt was ended before it was started")
-	ErrRunning    = errors.New("the attempt has not ended")
-	ErrNoRank     = errors.New("no such rank is running")
-	ErrRequest    = errors.New("the shim did not understand the request")
-	ErrUnknownOp  = errors.New("the shim is older than this request")
-	ErrRefused    = errors.New("the shim could not do it")
+	ErrMayHaveRun = errors.New("an earlier shim of this attempt may have started its ranks: replay its journal, " +
+		"and reap")
+	ErrEnded     = errors.New("the attempt was ended before it was started")
+	ErrRunning   = errors.New("the attempt has not ended")
+	ErrNoRank    = errors.New("no such rank is running")
+	ErrRequest   = errors.New("the shim did not understand the request")
+	ErrUnknownOp = errors.New("the shim is older than this request")
+	ErrRefused   = errors.New("the shim could not do it")
 )
 
 // codes are the protocol's names of errors.
@@ -59,7 +60,7 @@ type request struct {
 	Ranks []Rank         `json:"ranks,omitempty"`    // start, contain, start-more, contain-more, again
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
 	Cause string         `json:"cause,omitempty"`    // end, lease
-	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
+	Rank  *int           `json:"rank,omitempty"`     // signal; AllRanks = all
 	Sig   syscall.Signal `json:"signal,omitempty"`   // signal
 	From  int            `json:"from,omitempty"`     // events
 
@@ -189,7 +190,8 @@ func decodeRequest(line []byte) (request, error) {
 			return r, fmt.Errorf("%s: %w: %w", r.Op, ErrRequest, err)
 		}
 		if hasContainer(r.Ranks) != (r.Op == opContain || r.Op == opContainMore) {
-			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s and %s, and others are not", r.Op, ErrRequest, opContain, opContainMore)
+			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s and %s, and others are not", r.Op,
+				ErrRequest, opContain, opContainMore)
 		}
 	case opAgain:
 		if err := validRanks(r.Ranks); err != nil {

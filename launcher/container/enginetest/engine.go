@@ -72,7 +72,8 @@ func (e *Engine) Run() error {
 		return err
 	}
 	defer log.Close()
-	e.cmd = exec.Command("unshare", "--net", "dockerd", "--data-root", e.Dir+"/data", "--exec-root", e.Dir+"/exec", "-p", e.Dir+"/pid", "-H", "unix://"+e.Socket,
+	e.cmd = exec.Command("unshare", "--net", "dockerd", "--data-root", e.Dir+"/data", "--exec-root", e.Dir+"/exec",
+		"-p", e.Dir+"/pid", "-H", "unix://"+e.Socket,
 		"--bridge=none", "--iptables=false", "--ip6tables=false", "--live-restore", "--cgroup-parent", e.Group())
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -223,7 +224,8 @@ func busybox() (io.Reader, error) {
 	add(tar.Header{Name: "bin/", Typeflag: tar.TypeDir, Mode: 0o755}, nil)
 	add(tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}, nil)
 	add(tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755}, program)
-	for _, name := range strings.Fields("sh cat echo env grep head id kill ls mkdir sleep setsid stty tty tee touch true") {
+	for _, name := range strings.Fields("sh cat echo env grep head id kill ls mkdir sleep setsid stty tty tee " +
+		"touch true") {
 		add(tar.Header{Name: "bin/" + name, Typeflag: tar.TypeSymlink, Linkname: "busybox", Mode: 0o777}, nil)
 	}
 	return &b, errors.Join(err, w.Close())
