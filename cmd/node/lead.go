@@ -12,7 +12,6 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/control"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
@@ -36,14 +35,10 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	var brain *lead.Leader
-	brain = lead.Open(ctx, lead.Config{
+	brain := lead.Open(ctx, lead.Config{
 		Fence: fence, Record: n.record, Recorder: n.failover.Recorder(term), Send: streams.Send, Fabric: survey.Rules{},
-		Hold: n.rollout.Holds, OnlyHere: n.failover.OnlyHere, Unheard: n.failover.Unheard, Logger: n.cfg.Logger,
-		Answers: func(ctx context.Context, p rendezvous.Place) bool {
-			roster, _ := brain.Roster()
-			return n.failover.Answers(ctx, roster, p)
-		},
+		Hold: n.rollout.Holds, OnlyHere: n.failover.OnlyHere, Unheard: n.failover.Unheard, Answers: n.failover.Answers,
+		Logger: n.cfg.Logger,
 	})
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends

@@ -89,13 +89,19 @@ func inside(root int, path string) (dev, ino uint64, err error) {
 	return st.Dev, st.Ino, nil
 }
 
+// unified is where v2's tree is mounted beside v1's.
+const unified = "/sys/fs/cgroup/unified"
+
+func besideV1() bool {
+	var st unix.Statfs_t
+	return unix.Statfs(unified, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
 // join brings a container's first processes, and with them all that they fork, into our own
 // group of cgroup v2 where that tree stands beside v1's: an engine then leaves them
 // where it was itself. Where v2 is all there is, they are in a group by Spec.CgroupParent.
 func join(pids ...int) error {
-	const unified = "/sys/fs/cgroup/unified"
-	var st unix.Statfs_t
-	if unix.Statfs(unified, &st) != nil || st.Type != unix.CGROUP2_SUPER_MAGIC || os.Geteuid() != 0 {
+	if !besideV1() || os.Geteuid() != 0 {
 		return nil
 	}
 	own, err := proc.Here.Cgroup("")

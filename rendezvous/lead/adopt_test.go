@@ -44,7 +44,7 @@ func inherits(t *testing.T, change func(*launcher.Spec)) *heir {
 	h.Leader = Open(ctx, Config{
 		Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 2}, Record: h.w.record, Recorder: &reign{w: h.w},
 		Send:    h.send,
-		Answers: func(context.Context, rendezvous.Place) bool { return true }, // on the fabric, that is
+		Answers: func(context.Context, rendezvous.Roster, rendezvous.Place) bool { return true }, // on the fabric, that is
 		Logger:  slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(func() { cancel(); h.Close() })

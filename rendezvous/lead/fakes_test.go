@@ -26,7 +26,7 @@ type world struct {
 	slowProof time.Duration // of a leadership
 	lag       time.Duration // of orders on their way; longer than a fail-over, a dead leader's come late
 	// answers is the leaders' Config.Answers; nil = none.
-	answers func(context.Context, rendezvous.Place) bool
+	answers func(context.Context, rendezvous.Roster, rendezvous.Place) bool
 	hold    func() string                // the leaders' Config.Hold; nil = none
 	unheard func() []string              // the leaders' Config.Unheard; nil = none
 	only    func(context.Context) string // the leaders' Config.OnlyHere; nil = none

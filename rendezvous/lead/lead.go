@@ -42,7 +42,7 @@ type Config struct {
 	// Answers looks for any sign of life of a node whose control stream is down:
 	// by gossip, on its fabric addresses. It takes a few seconds at most. Nil
 	// means that the stream alone tells.
-	Answers func(context.Context, rendezvous.Place) bool
+	Answers func(context.Context, rendezvous.Roster, rendezvous.Place) bool
 	// Fabric chooses the nodes of a job and checks their links; nil: there is no
 	// fabric, and every job meets on management.
 	Fabric Fabric

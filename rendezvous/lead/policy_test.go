@@ -149,8 +149,8 @@ func TestFailuresAreCollected(t *testing.T) {
 }
 
 // silentUntil answers for a node that only its control stream has lost.
-func silentUntil(t *time.Time) func(context.Context, rendezvous.Place) bool {
-	return func(context.Context, rendezvous.Place) bool {
+func silentUntil(t *time.Time) func(context.Context, rendezvous.Roster, rendezvous.Place) bool {
+	return func(context.Context, rendezvous.Roster, rendezvous.Place) bool {
 		time.Sleep(2 * time.Second) // as long as a dial into the void takes
 		return time.Now().Before(*t)
 	}

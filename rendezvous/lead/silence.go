@@ -66,7 +66,8 @@ func (r *run) ask(p *placement, now time.Time) {
 	}
 	p.asking = true
 	r.l.running.Go(func() { // the loop that asks keeps it above zero
-		answers := r.l.cfg.Answers(r.l.ctx, p.Place)
+		roster, _ := r.l.Roster()
+		answers := r.l.cfg.Answers(r.l.ctx, roster, p.Place)
 		r.post(func() {
 			p.asking = false
 			if answers {
