@@ -42,6 +42,16 @@ func Env(place Place) []Var {
 	return append(vars, interfaces(place)...)
 }
 
+// NCCLVariables are the names of all that Env may set for NCCL: they follow from one node's hardware. What carries an
+// environment from one node to another leaves them out, and where a file sets them for every job they do harm.
+func NCCLVariables() []string {
+	return []string{
+		"NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX",
+		"NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY",
+		"NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_IB_SUBNET_PREFIX_LEN", "NCCL_IB_MERGE_NICS", "NCCL_ALGO", // a ring's
+	}
+}
+
 // ncclFabric gives the variables that say which RDMA devices NCCL may use.
 func ncclFabric(place Place) []Var {
 	if slices.ContainsFunc(place.Inventory.Devices, func(h HCA) bool { return h.Active() && h.LinkLayer == LayerInfiniBand }) {

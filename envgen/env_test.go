@@ -1,6 +1,9 @@
 package envgen
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -55,6 +58,33 @@ func TestEnvUsesWhatIsThereNow(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A variable that is set and not listed would be carried to nodes that want another value.
+func TestNCCLVariablesListsWhatIsSet(t *testing.T) {
+	set := map[string]bool{}
+	note := func(vars []Var) {
+		for _, v := range vars {
+			if strings.HasPrefix(v.Name, "NCCL_") {
+				set[v.Name] = true
+			}
+		}
+	}
+	for _, c := range clusters {
+		m, err := Meet(views(c.nodes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range m.Entries {
+			note(Env(Place{Inventory: c.nodes[i], Entry: e, Nodes: len(c.nodes), NCCL: c.nccl}))
+		}
+	}
+	for _, place := range []Place{{Nodes: 4}, {Nodes: 3, NCCL: &NCCLVersion{2, 28, 9}, SubnetAware: true}} {
+		note(ringProfile(place, nil).vars)
+	}
+	if d := cmp.Diff(slices.Sorted(maps.Keys(set)), slices.Sorted(slices.Values(NCCLVariables()))); d != "" {
+		t.Error(d)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package envgen decides what a node's network hardware means for a distributed job: which NICs are which, how
 // the machines of a job can meet, and which environment variables follow for a rank on this node. It holds the
 // words (Inventory, Meeting, Var) and pure rules over them; the same input always gives the same output, in the
-// same order.
+// same order. What every job is given is worked out in env.go, what a ring wants beside it in ring.go.
 //
 // It must not read files, sockets or the environment, must not know about jobs, ranks' programs or leaders, and
 // must never recognise hardware by its name: names are udev's and the user's to change.

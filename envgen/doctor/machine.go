@@ -112,12 +112,8 @@ var bogus = map[string]string{"NCCL_TIMEOUT": "a time limit is PyTorch's",
 	"NCCL_NCHANNELS": "NCCL has MIN_NCHANNELS and MAX_NCHANNELS"}
 
 // steering are settings that change which way a job's data takes.
-var steering = []string{
-	"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL",
-	"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO",
-	"NCCL_CROSS_NIC", "NCCL_IB_MERGE_NICS", "NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_IB_ROCE_VERSION_NUM",
-	"NCCL_IB_ADDR_FAMILY", "NCCL_NET_GDR_LEVEL", "NCCL_HOSTID",
-}
+var steering = append(envgen.NCCLVariables(),
+	"NCCL_IB_TC", "NCCL_IB_SL", "NCCL_PROTO", "NCCL_CROSS_NIC", "NCCL_NET_GDR_LEVEL", "NCCL_HOSTID")
 
 // conf judges the files NCCL reads. The environment that a job is given wins over them (NCCL sets only what is not
 // set), so they hurt by what sparkrun leaves to NCCL, and in runs by hand.

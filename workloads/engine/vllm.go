@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/workloads"
 )
@@ -111,11 +112,8 @@ var kernelCaches = []string{".cache/vllm", ".cache/sglang", ".cache/flashinfer",
 // perNode are variables that differ from node to node. vLLM's Ray executor gives each of its
 // workers all VLLM_, NCCL_, UCX_ and HF_ variables of the head's (vllm/ray/ray_env.py), in the
 // place of the worker's own; but for these, as a file says that it reads.
-var perNode = []string{
-	"VLLM_HOST_IP", "VLLM_CONFIG_ROOT", "UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN",
-	"NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY",
-	"NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_IB_SUBNET_PREFIX_LEN",
-	"NCCL_IB_MERGE_NICS", "NCCL_ALGO", "NCCL_HOSTID",
+func perNode() []string {
+	return slices.Concat([]string{"VLLM_HOST_IP", "VLLM_CONFIG_ROOT", "UCX_NET_DEVICES"}, envgen.NCCLVariables(), []string{"NCCL_HOSTID"})
 }
 
 // layNotCarried writes that file before it becomes the server: into the folder that its user has
@@ -225,7 +223,7 @@ func vllmOnRay(e Engine, r workloads.Request, s served) (launcher.Spec, error) {
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	names, err := json.Marshal(perNode)
+	names, err := json.Marshal(perNode())
 	if err != nil {
 		return launcher.Spec{}, err
 	}
