@@ -37,8 +37,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	}
 	brain := lead.Open(ctx, lead.Config{
 		Fence: fence, Record: n.record, Recorder: n.failover.Recorder(term), Send: streams.Send, Fabric: survey.Rules{},
-		Hold: n.rollout.Holds, OnlyHere: n.failover.OnlyHere, Unheard: n.failover.Unheard, Answers: n.failover.Answers,
-		Logger: n.cfg.Logger,
+		Hold: n.rollout.Holds, Others: n.failover, Logger: n.cfg.Logger,
 	})
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends

@@ -67,9 +67,7 @@ type Config struct {
 	Grace time.Duration
 	// ApplyTimeout bounds one Check or Apply. Default 60 s; what takes longer is taken for failed.
 	ApplyTimeout time.Duration
-	// Lock is held during a change, so that two processes do not mix theirs; nil where there is one process.
-	Lock func() (unlock func(), err error)
-	Log  *slog.Logger
+	Log          *slog.Logger
 }
 
 // probeEvery is the pause between two questions to a peer; probeTimeout bounds one.
@@ -139,15 +137,7 @@ func (a *Applier) lock() (func(), error) {
 	if !a.mu.TryLock() {
 		return nil, fmt.Errorf("apply netplan: another change is under way: %w", ErrBusy)
 	}
-	if a.cfg.Lock == nil {
-		return a.mu.Unlock, nil
-	}
-	unlock, err := a.cfg.Lock()
-	if err != nil {
-		a.mu.Unlock()
-		return nil, fmt.Errorf("apply netplan: %w", err)
-	}
-	return func() { unlock(); a.mu.Unlock() }, nil
+	return a.mu.Unlock, nil
 }
 
 // change is one run of Try.

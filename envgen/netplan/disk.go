@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher/durable"
@@ -65,25 +64,6 @@ func (d Disk) List(dir string) ([]string, error) {
 		}
 	}
 	return names, err
-}
-
-// Lock is for Config.Lock: it holds the file until it is let go of or the process ends.
-func (d Disk) Lock(path string) (func(), error) {
-	if err := os.MkdirAll(filepath.Dir(d.at(path)), 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(d.at(path), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another process changes netplan (%s is locked): %w", path, ErrBusy)
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return func() { f.Close() }, nil
 }
 
 // Command is the netplan program, for Config.Check and Config.Apply.

@@ -73,24 +73,6 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-func TestDiskLock(t *testing.T) {
-	d := Disk{t.TempDir()}
-	const file = "/run/sparkrun/netplan.lock"
-	unlock, err := d.Lock(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Lock(file); !errors.Is(err, ErrBusy) {
-		t.Errorf("locked twice: %v", err)
-	}
-	unlock()
-	unlock, err = d.Lock(file)
-	if err != nil {
-		t.Errorf("after unlock: %v", err)
-	}
-	unlock()
-}
-
 // The whole road on a real folder, with Debian's netplan to check and a shell to apply.
 func TestTryOnDisk(t *testing.T) {
 	needNetplan(t)
@@ -103,7 +85,6 @@ func TestTryOnDisk(t *testing.T) {
 	w := newWorld(nil)
 	cfg := w.applier(t).cfg
 	cfg.Files, cfg.Check = d, Command{}.Check
-	cfg.Lock = func() (func(), error) { return d.Lock("/run/sparkrun/netplan.lock") }
 	a, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -29,38 +29,44 @@ type LeaderConfig struct {
 type Leader struct {
 	*wire.Links
 	cfg   LeaderConfig
-	brain *lead.Leader // set by Run, before any stream
+	ctx   context.Context // the leadership's
+	brain *lead.Leader    // set by Run, before any stream
 }
 
 // Lead makes the streams of the leadership that ends with ctx. What is sent before Run
 // is lost.
 func Lead(ctx context.Context, cfg LeaderConfig) (_ *Leader, err error) {
-	l, own := &Leader{cfg: cfg}, cfg.Control.cfg
+	l, own := &Leader{cfg: cfg, ctx: ctx}, cfg.Control.cfg
 	l.Links, err = wire.NewLinks(wire.LinksConfig{
 		Hello: wire.Hello{Fence: cfg.Fence, Leader: own.Self.ID, Host: own.Self.Host, Protocol: own.Self.Protocol},
-		Dial:  l.dial,
-		OnUp: func(id launcher.NodeID, up wire.UpHello) {
-			own.Failover.Heard(id)
-			l.brain.NodeUp(id, lead.Up{
-				Boot: up.Boot, Version: up.Version, Protocol: up.Protocol, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger,
-				Leases: up.Stamp != 0, Blank: up.Blank,
-			})
-		},
-		OnDown: func(id launcher.NodeID, why error) {
-			if ctx.Err() == nil { // else it is we who hang up
-				own.Logger.Warn("node down", "node", cfg.Dial.HostOf(id), "error", why)
-			}
-			l.brain.NodeDown(id)
-		},
-		OnEvent:     func(ev launcher.Event) { l.brain.Event(ev) },
-		OnInventory: func(id launcher.NodeID, inv envgen.Inventory) { l.brain.Inventory(id, inv) },
-		OnClock:     func(id launcher.NodeID, ahead time.Duration) { l.brain.Clock(id, ahead) },
-		Prove:       l.prove,
-		OnEcho:      func(id launcher.NodeID, boot string, stamp launcher.Uptime) { l.brain.Echo(id, boot, stamp) },
-		Logger:      own.Logger,
+		Dial:  l.dial, Observer: observer{l}, Logger: own.Logger,
+		OnClock: func(id launcher.NodeID, ahead time.Duration) { l.brain.Clock(id, ahead) },
+		Prove:   l.prove,
+		OnEcho:  func(id launcher.NodeID, boot string, stamp launcher.Uptime) { l.brain.Echo(id, boot, stamp) },
 	})
 	return l, err
 }
+
+// observer passes on to the brain what comes up by the streams.
+type observer struct{ l *Leader }
+
+func (o observer) NodeUp(id launcher.NodeID, up wire.UpHello) {
+	o.l.cfg.Control.cfg.Failover.Heard(id)
+	o.l.brain.NodeUp(id, lead.Up{
+		Boot: up.Boot, Version: up.Version, Protocol: up.Protocol, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger,
+		Leases: up.Stamp != 0, Blank: up.Blank,
+	})
+}
+
+func (o observer) NodeDown(id launcher.NodeID, why error) {
+	if o.l.ctx.Err() == nil { // else it is we who hang up
+		o.l.cfg.Control.cfg.Logger.Warn("node down", "node", o.l.cfg.Dial.HostOf(id), "error", why)
+	}
+	o.l.brain.NodeDown(id)
+}
+
+func (o observer) Event(ev launcher.Event)                            { o.l.brain.Event(ev) }
+func (o observer) Inventory(id launcher.NodeID, inv envgen.Inventory) { o.l.brain.Inventory(id, inv) }
 
 // Run keeps the streams; what comes up by them goes to brain.
 func (l *Leader) Run(ctx context.Context, brain *lead.Leader) error {

@@ -43,9 +43,9 @@ func inherits(t *testing.T, change func(*launcher.Spec)) *heir {
 	ctx, cancel := context.WithCancel(t.Context())
 	h.Leader = Open(ctx, Config{
 		Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 2}, Record: h.w.record, Recorder: &reign{w: h.w},
-		Send:    h.send,
-		Answers: func(context.Context, rendezvous.Roster, rendezvous.Place) bool { return true }, // on the fabric, that is
-		Logger:  slog.New(slog.DiscardHandler),
+		Send:   h.send,
+		Others: fakeOthers{answers: func() bool { return true }}, // on the fabric, that is
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(func() { cancel(); h.Close() })
 	synctest.Wait()

@@ -177,10 +177,10 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 // unsure says why another leader may have begun the next generation already;
 // empty where none can have.
 func (r *run) unsure() string {
-	if !r.found || r.l.cfg.Unheard == nil {
+	if !r.found || r.l.cfg.Others == nil {
 		return ""
 	}
-	hosts := r.l.cfg.Unheard()
+	hosts := r.l.cfg.Others.Unheard()
 	if len(hosts) == 0 {
 		return ""
 	}

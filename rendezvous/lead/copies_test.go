@@ -17,11 +17,11 @@ func TestOneCopyIsTold(t *testing.T) {
 		w.each(exitAfter(5*time.Second, 0))
 		began := time.Now()
 		var asked []time.Duration
-		w.only = func(context.Context) string {
+		w.others = fakeOthers{only: func(context.Context) string {
 			asked = append(asked, time.Since(began))
 			time.Sleep(300 * time.Millisecond)
 			return "spark1"
-		}
+		}}
 		w.ready()
 		began = time.Now()
 		events, err := w.client(t.Context(), spec("jjjj", 2, 1))

@@ -22,11 +22,11 @@ func TestWhoMayHaveBeenTakenOverBeginsNothingAnew(t *testing.T) {
 		w.each(perTry(5*time.Second, 7, 0))
 		var mu sync.Mutex
 		missing := []string{"spark9"}
-		w.unheard = func() []string {
+		w.others = fakeOthers{unheard: func() []string {
 			mu.Lock()
 			defer mu.Unlock()
 			return missing
-		}
+		}}
 		r := w.ready()
 		old, fresh := spec("aaaa", 1, 1), spec("bbbb", 1, 1)
 		old.MaxRestarts, fresh.MaxRestarts = 1, 1
@@ -71,7 +71,7 @@ func TestWhoMayHaveBeenTakenOverGivesNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.each(exitAfter(2*time.Hour, 0))
-		w.unheard = func() []string { return []string{"spark2"} }
+		w.others = fakeOthers{unheard: func() []string { return []string{"spark2"} }}
 		r := w.ready()
 		s := spec("aaaa", 2, 1)
 		s.NodeTimeout = 20 * time.Second

@@ -25,11 +25,8 @@ type world struct {
 	wg        sync.WaitGroup
 	slowProof time.Duration // of a leadership
 	lag       time.Duration // of orders on their way; longer than a fail-over, a dead leader's come late
-	// answers is the leaders' Config.Answers; nil = none.
-	answers func(context.Context, rendezvous.Roster, rendezvous.Place) bool
-	hold    func() string                // the leaders' Config.Hold; nil = none
-	unheard func() []string              // the leaders' Config.Unheard; nil = none
-	only    func(context.Context) string // the leaders' Config.OnlyHere; nil = none
+	hold      func() string // the leaders' Config.Hold; nil = none
+	others    Others        // the leaders' Config.Others; nil = none
 
 	mu       sync.Mutex
 	index    uint64
@@ -124,6 +121,31 @@ type reign struct {
 	orders map[string]int                    // kinds sent, for assertions
 }
 
+// fakeOthers are machines that answer as told; a func that is nil says what a Config without Others does.
+type fakeOthers struct {
+	answers func() bool
+	unheard func() []string
+	only    func(context.Context) string
+}
+
+func (o fakeOthers) Answers(context.Context, rendezvous.Roster, rendezvous.Place) bool {
+	return o.answers != nil && o.answers()
+}
+
+func (o fakeOthers) Unheard() []string {
+	if o.unheard == nil {
+		return nil
+	}
+	return o.unheard()
+}
+
+func (o fakeOthers) OnlyHere(ctx context.Context) string {
+	if o.only == nil {
+		return ""
+	}
+	return o.only(ctx)
+}
+
 // crown begins a leadership that dies after so many points (0 = never).
 func (w *world) crown(dieAt int) *reign {
 	ctx, stop := context.WithCancel(context.Background())
@@ -132,8 +154,8 @@ func (w *world) crown(dieAt int) *reign {
 	r := &reign{w: w, fence: launcher.Fence{Epoch: launcher.Epoch{N: w.epoch}, Term: w.terms}, ctx: ctx, stop: stop,
 		links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
 	w.mu.Unlock()
-	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers,
-		Fabric: w.fabric, Hold: w.hold, Unheard: w.unheard, OnlyHere: w.only, Logger: slog.New(slog.DiscardHandler)})
+	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Others: w.others,
+		Fabric: w.fabric, Hold: w.hold, Logger: slog.New(slog.DiscardHandler)})
 	for _, n := range w.nodes {
 		w.wg.Go(func() { r.serve(n) })
 	}

@@ -31,7 +31,22 @@ type Recorder interface {
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
-// Config of one leadership. All fields but Answers and Fabric are needed.
+// Others are the cluster's other machines, beside what their control streams tell.
+type Others interface {
+	// Answers looks for any sign of life of a node whose control stream is down:
+	// by gossip, on its fabric addresses. It takes a few seconds at most.
+	Answers(ctx context.Context, members rendezvous.Roster, node rendezvous.Place) bool
+	// Unheard names the hosts that may have taken the cluster over while this machine
+	// was off: those that it has not heard since, and that no person has marked dead.
+	// While there are any, a job that an earlier leader recorded begins no generation,
+	// and does not give these hosts up for their silence. It is asked each second.
+	Unheard() []string
+	// OnlyHere waits, a second at most, until another machine has what has been
+	// recorded, and names this host if none has.
+	OnlyHere(ctx context.Context) string
+}
+
+// Config of one leadership. All fields but Others, Fabric and Hold are needed.
 type Config struct {
 	Fence    launcher.Fence     // (epoch, term) of this leadership, in every order
 	Record   *rendezvous.Record // read only here
@@ -39,27 +54,17 @@ type Config struct {
 	// Send queues an order on a node's control stream and never blocks; what is
 	// sent while no stream is open is lost, and asked for again after NodeUp.
 	Send func(launcher.NodeID, launcher.Order)
-	// Answers looks for any sign of life of a node whose control stream is down:
-	// by gossip, on its fabric addresses. It takes a few seconds at most. Nil
-	// means that the stream alone tells.
-	Answers func(context.Context, rendezvous.Roster, rendezvous.Place) bool
+	// Others nil: streams alone tell of the others, none of them can have taken over, and all have
+	// what is recorded.
+	Others Others
 	// Fabric chooses the nodes of a job and checks their links; nil: there is no
 	// fabric, and every job meets on management.
 	Fabric Fabric
 	// Hold says why no generation can begin now, for every node would refuse it
 	// (their addresses change); empty where one can. It is asked each second. Nil
 	// holds nothing back.
-	Hold func() string
-	// Unheard names the hosts that may have taken the cluster over while this machine
-	// was off: those that it has not heard since, and that no person has marked dead.
-	// While there are any, a job that an earlier leader recorded begins no generation,
-	// and does not give these hosts up for their silence. It is asked each second.
-	// Nil: there are none.
-	Unheard func() []string
-	// OnlyHere waits, a second at most, until another machine has what has been
-	// recorded, and names this host if none has. Nil: others always have.
-	OnlyHere func(context.Context) string
-	Logger   *slog.Logger
+	Hold   func() string
+	Logger *slog.Logger
 }
 
 // ErrOver tells a caller that this leadership ended under its request. What it

@@ -1,7 +1,6 @@
 package lead
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -149,8 +148,8 @@ func TestFailuresAreCollected(t *testing.T) {
 }
 
 // silentUntil answers for a node that only its control stream has lost.
-func silentUntil(t *time.Time) func(context.Context, rendezvous.Roster, rendezvous.Place) bool {
-	return func(context.Context, rendezvous.Roster, rendezvous.Place) bool {
+func silentUntil(t *time.Time) func() bool {
+	return func() bool {
 		time.Sleep(2 * time.Second) // as long as a dial into the void takes
 		return time.Now().Before(*t)
 	}
@@ -162,7 +161,7 @@ func TestANodeThatAnswersElsewhereIsNotSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
 		answersUntil := time.Now().Add(10 * time.Minute)
-		w.answers = silentUntil(&answersUntil)
+		w.others = fakeOthers{answers: silentUntil(&answersUntil)}
 		w.ready()
 		s := spec("jjjj", 2, 1)
 		s.NodeTimeout = 3 * time.Second

@@ -155,13 +155,12 @@ func (r *run) plan(ctx context.Context) error {
 // findCopies finds out whether the plan is recorded on one machine only, and reports that. The start does not wait
 // for it, but the report that all ranks run does: a follower that leaves then has been told.
 func (r *run) findCopies() {
-	only := r.l.cfg.OnlyHere
-	if only == nil {
+	if r.l.cfg.Others == nil {
 		return
 	}
 	r.copying = true
 	r.l.running.Go(func() { // the loop that asks keeps it above zero
-		host := only(r.l.ctx)
+		host := r.l.cfg.Others.OnlyHere(r.l.ctx)
 		r.post(func() {
 			r.copying = false
 			if host != "" {
@@ -484,8 +483,8 @@ func (r *run) record(ctx context.Context) bool {
 		return false
 	}
 	only := "" // asked before letGo: afterwards followers are answered from the record, which does not know it
-	if r.l.cfg.OnlyHere != nil {
-		only = r.l.cfg.OnlyHere(ctx)
+	if r.l.cfg.Others != nil {
+		only = r.l.cfg.Others.OnlyHere(ctx)
 	}
 	r.l.letGo(r)
 	r.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: out.At, Outcome: &out, OnlyOn: only})

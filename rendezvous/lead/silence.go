@@ -7,7 +7,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A node is silent when neither its control stream nor anything that Config.Answers
+// A node is silent when neither its control stream nor anything that Others.Answers
 // asks answers. A management switch that fails breaks the streams and no rank.
 
 // askEvery bounds how often a node without a stream is looked for elsewhere.
@@ -55,19 +55,19 @@ func (r *run) giveUpAt(p *placement) time.Time {
 // with this job. Its silence must end nothing here: at a reunion that end would count
 // as the newer state.
 func (r *run) mayBeLed(host string) bool {
-	return r.found && r.l.cfg.Unheard != nil && slices.Contains(r.l.cfg.Unheard(), host)
+	return r.found && r.l.cfg.Others != nil && slices.Contains(r.l.cfg.Others.Unheard(), host)
 }
 
 // ask looks for a sign of life, beside the loop.
 func (r *run) ask(p *placement, now time.Time) {
 	p.askAt = now.Add(max(askSoon, min(askEvery, r.patience()/4)))
-	if r.l.cfg.Answers == nil {
+	if r.l.cfg.Others == nil {
 		return
 	}
 	p.asking = true
 	r.l.running.Go(func() { // the loop that asks keeps it above zero
 		roster, _ := r.l.Roster()
-		answers := r.l.cfg.Answers(r.l.ctx, roster, p.Place)
+		answers := r.l.cfg.Others.Answers(r.l.ctx, roster, p.Place)
 		r.post(func() {
 			p.asking = false
 			if answers {

@@ -213,6 +213,24 @@ func within[T any](t *testing.T, what string, c <-chan T) T {
 	}
 }
 
+// channels passes on what a leader is told.
+type channels struct {
+	*diary // for what is not passed on
+	ups    chan UpHello
+	downs  chan error
+	events chan launcher.Event // nil: to the diary
+}
+
+func (c channels) NodeUp(_ launcher.NodeID, up UpHello)  { c.ups <- up }
+func (c channels) NodeDown(_ launcher.NodeID, err error) { c.downs <- err }
+func (c channels) Event(ev launcher.Event) {
+	if c.events == nil {
+		c.diary.Event(ev)
+		return
+	}
+	c.events <- ev
+}
+
 func TestControlOverHTTP(t *testing.T) {
 	n, d := newNear(), newDiary(t)
 	ledger := make([]launcher.LedgerEntry, 8) // with a thousand ranks each: about 1 MB
@@ -230,9 +248,7 @@ func TestControlOverHTTP(t *testing.T) {
 	c, ended := controlServer(t, n.side)
 	ups, downs, events := make(chan UpHello, 1), make(chan error, 1), make(chan launcher.Event, 2000)
 	cfg := d.config(func(ctx context.Context, _ launcher.NodeID) (Link, error) { return Control.Open(ctx, c), nil })
-	cfg.OnUp = func(_ launcher.NodeID, up UpHello) { ups <- up }
-	cfg.OnDown = func(_ launcher.NodeID, err error) { downs <- err }
-	cfg.OnEvent = func(ev launcher.Event) { events <- ev }
+	cfg.Observer = channels{d, ups, downs, events}
 	l, stop := run(t, cfg, "id2")
 	up := within(t, "up", ups)
 	if dd := diff(ledger, up.Ledger); dd != "" {
@@ -384,8 +400,7 @@ func TestStreamIsOpenedAnewOverHTTP(t *testing.T) {
 	}))
 	cfg := d.config(func(ctx context.Context, _ launcher.NodeID) (Link, error) { return Control.Open(ctx, c), nil })
 	ups, downs := make(chan UpHello, 9), make(chan error, 9)
-	cfg.OnUp = func(_ launcher.NodeID, up UpHello) { ups <- up }
-	cfg.OnDown = func(_ launcher.NodeID, err error) { downs <- err }
+	cfg.Observer = channels{d, ups, downs, nil}
 	cfg.Silence, cfg.Ping = time.Second, 50*time.Millisecond
 	_, stop := run(t, cfg, "id2")
 	within(t, "up", ups)

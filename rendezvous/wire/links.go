@@ -21,20 +21,22 @@ type Link interface {
 	Close()
 }
 
-// LinksConfig of a leader's control streams. Hello, Dial, the callbacks and
-// Logger are needed.
-type LinksConfig struct {
-	Hello Hello // the first word on every stream
-	Dial  func(ctx context.Context, node launcher.NodeID) (Link, error)
+// Observer is told what comes by control streams. The calls for one node never run at the same
+// time: NodeUp comes before any other of that stream. NodeUp comes again without NodeDown where a
+// stream broke and was opened anew at once: the node is up all the while, and what was sent in
+// between may be lost. They must not block.
+type Observer interface {
+	NodeUp(launcher.NodeID, UpHello)
+	NodeDown(launcher.NodeID, error)
+	Event(launcher.Event)
+	Inventory(launcher.NodeID, envgen.Inventory)
+}
 
-	// Callbacks of one node never run at the same time: OnUp comes before any
-	// other of that stream. OnUp comes again without OnDown where a stream broke
-	// and was opened anew at once: the node is up all the while, and what was
-	// sent in between may be lost. They must not block.
-	OnUp        func(launcher.NodeID, UpHello)
-	OnDown      func(launcher.NodeID, error)
-	OnEvent     func(launcher.Event)
-	OnInventory func(launcher.NodeID, envgen.Inventory)
+// LinksConfig of a leader's control streams. Hello, Dial, Observer and Logger are needed.
+type LinksConfig struct {
+	Hello    Hello // the first word on every stream
+	Dial     func(ctx context.Context, node launcher.NodeID) (Link, error)
+	Observer Observer
 
 	// OnClock tells how far a node's clock is ahead of ours, whenever a better
 	// measurement than the last has been made. Nil: nobody wants to know.
@@ -82,9 +84,8 @@ type Links struct {
 
 // NewLinks makes the streams of one leadership; Run opens them.
 func NewLinks(cfg LinksConfig) (*Links, error) {
-	if cfg.Dial == nil || cfg.OnUp == nil || cfg.OnDown == nil || cfg.OnEvent == nil || cfg.OnInventory == nil ||
-		cfg.Logger == nil || cfg.Prove != nil && cfg.OnEcho == nil {
-		return nil, errors.New("make control links: Dial, Logger and all callbacks are needed")
+	if cfg.Dial == nil || cfg.Observer == nil || cfg.Logger == nil || cfg.Prove != nil && cfg.OnEcho == nil {
+		return nil, errors.New("make control links: Dial, Observer and Logger are needed, and OnEcho where Prove is given")
 	}
 	orDefault := func(d *time.Duration, otherwise time.Duration) {
 		if *d == 0 {
@@ -219,7 +220,7 @@ func (l *Links) Reopen(id launcher.NodeID) {
 }
 
 // Send queues an order for a node and never blocks. Without an open stream it
-// is dropped: the next OnUp's ledger shows that it is missing.
+// is dropped: the next NodeUp's ledger shows that it is missing.
 func (l *Links) Send(id launcher.NodeID, o launcher.Order) {
 	l.mu.Lock()
 	n := l.nodes[id]
@@ -275,7 +276,7 @@ func (n *linkLoop) run(ctx context.Context) {
 		again := (lived || errors.Is(err, errAnew)) && ctx.Err() == nil
 		if n.up && !again {
 			n.up = false
-			n.l.cfg.OnDown(n.node, err)
+			n.l.cfg.Observer.NodeDown(n.node, err)
 		}
 		if ctx.Err() != nil {
 			return
@@ -349,7 +350,7 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	n.up = true
 	began := time.Now()
 	boot := up.Hello.Boot
-	n.l.cfg.OnUp(n.node, *up.Hello)
+	n.l.cfg.Observer.NodeUp(n.node, *up.Hello)
 	n.stampIs(boot, up.Hello.Stamp)
 	watchdog := after(n.l.cfg.Silence)
 	defer watchdog.Stop()
@@ -362,9 +363,9 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 		switch {
 		case up.Event != nil:
 			up.Event.Node = n.node // who says so is proven by the stream
-			n.l.cfg.OnEvent(*up.Event)
+			n.l.cfg.Observer.Event(*up.Event)
 		case up.Inventory != nil:
-			n.l.cfg.OnInventory(n.node, *up.Inventory)
+			n.l.cfg.Observer.Inventory(n.node, *up.Inventory)
 		case up.Pong != nil:
 			n.pong(*up.Pong)
 			n.stampIs(boot, up.Pong.Stamp)

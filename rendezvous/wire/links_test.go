@@ -22,6 +22,7 @@ import (
 type diary struct {
 	t     testing.TB
 	began time.Time
+	onUp  func(launcher.NodeID) // nil: nothing more than a line
 
 	mu    sync.Mutex
 	lines map[launcher.NodeID][]string
@@ -75,15 +76,21 @@ func (d *diary) words(id launcher.NodeID) string {
 func (d *diary) config(dial func(context.Context, launcher.NodeID) (Link, error)) LinksConfig {
 	return LinksConfig{
 		Hello: Hello{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 5}, Leader: "id1", Host: "spark1"},
-		Dial:  dial,
-		OnUp:  func(id launcher.NodeID, up UpHello) { d.note(id, "up %s", up.Boot) },
-		OnDown: func(id launcher.NodeID, err error) {
-			d.note(id, "down %v", err)
-		},
-		OnEvent:     func(ev launcher.Event) { d.note(ev.Node, "event %s", ev.Kind) },
-		OnInventory: func(id launcher.NodeID, inv envgen.Inventory) { d.note(id, "inventory %s", inv.Host) },
-		Logger:      quiet,
+		Dial:  dial, Observer: d, Logger: quiet,
 	}
+}
+
+func (d *diary) NodeUp(id launcher.NodeID, up UpHello) {
+	if d.onUp != nil {
+		d.onUp(id)
+	}
+	d.note(id, "up %s", up.Boot)
+}
+
+func (d *diary) NodeDown(id launcher.NodeID, err error) { d.note(id, "down %v", err) }
+func (d *diary) Event(ev launcher.Event)                { d.note(ev.Node, "event %s", ev.Kind) }
+func (d *diary) Inventory(id launcher.NodeID, inv envgen.Inventory) {
+	d.note(id, "inventory %s", inv.Host)
 }
 
 // run starts links for some nodes and returns what ends them.
@@ -191,11 +198,7 @@ func TestOrdersKeepTheirOrder(t *testing.T) {
 		n, d := newNear(), newDiary(t)
 		cfg := d.config(n.dial)
 		var l *Links
-		up := cfg.OnUp
-		cfg.OnUp = func(id launcher.NodeID, h UpHello) {
-			l.Send(id, orderFor("first")) // as the leader does when it reads the ledger
-			up(id, h)
-		}
+		d.onUp = func(id launcher.NodeID) { l.Send(id, orderFor("first")) } // as the leader does when it reads the ledger
 		l, err := NewLinks(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -541,10 +544,9 @@ func TestNewLinksWantsAll(t *testing.T) {
 	d := newDiary(t)
 	dial := func(context.Context, launcher.NodeID) (Link, error) { return nil, nil }
 	for name, change := range map[string]func(*LinksConfig){
-		"Dial":   func(c *LinksConfig) { c.Dial = nil },
-		"OnUp":   func(c *LinksConfig) { c.OnUp = nil },
-		"OnDown": func(c *LinksConfig) { c.OnDown = nil },
-		"Logger": func(c *LinksConfig) { c.Logger = nil },
+		"Dial":     func(c *LinksConfig) { c.Dial = nil },
+		"Observer": func(c *LinksConfig) { c.Observer = nil },
+		"Logger":   func(c *LinksConfig) { c.Logger = nil },
 	} {
 		c := d.config(dial)
 		change(&c)
