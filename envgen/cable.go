@@ -196,7 +196,8 @@ func (inv Inventory) stillPulled(id string, nodes map[string]Inventory) []Sighti
 	return filter(inv.Cabling.Pulled, func(s Sighting) bool {
 		far := nodes[s.Peer.Node].Cabling
 		return far == nil || !slices.ContainsFunc(far.Sightings, func(f Sighting) bool {
-			return f.Slot == s.Peer.Slot && !was[CableEnd{Node: id, Port: s.Slot}][CableEnd{Node: f.Peer.Node, Port: f.Peer.Slot}]
+			return f.Slot == s.Peer.Slot &&
+				!was[CableEnd{Node: id, Port: s.Slot}][CableEnd{Node: f.Peer.Node, Port: f.Peer.Slot}]
 		})
 	})
 }

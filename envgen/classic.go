@@ -34,7 +34,8 @@ func ShowGIDs(inv Inventory) string {
 	count := 0
 	for _, h := range byName(inv.Devices) {
 		rows := slices.Clone(h.GIDs)
-		slices.SortStableFunc(rows, func(x, y GID) int { return strings.Compare(strconv.Itoa(x.Index), strconv.Itoa(y.Index)) })
+		slices.SortStableFunc(rows,
+			func(x, y GID) int { return strings.Compare(strconv.Itoa(x.Index), strconv.Itoa(y.Index)) })
 		for _, g := range rows {
 			if g.Addr == barePrefix {
 				continue

@@ -54,7 +54,8 @@ func NCCLVariables() []string {
 
 // ncclFabric gives the variables that say which RDMA devices NCCL may use.
 func ncclFabric(place Place) []Var {
-	if slices.ContainsFunc(place.Inventory.Devices, func(h HCA) bool { return h.Active() && h.LinkLayer == LayerInfiniBand }) {
+	if slices.ContainsFunc(place.Inventory.Devices,
+		func(h HCA) bool { return h.Active() && h.LinkLayer == LayerInfiniBand }) {
 		return nil // native InfiniBand needs no address to reach every peer: NCCL finds its way by itself
 	}
 	paths, devices := livePaths(place)

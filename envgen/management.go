@@ -121,7 +121,8 @@ func managementOverride(inv Inventory, override string) (ManagementChoice, error
 	if addr, err := netip.ParseAddr(override); err == nil {
 		addr = addr.Unmap()
 		if addr.IsUnspecified() || addr.IsMulticast() {
-			return ManagementChoice{}, fmt.Errorf("choose management interface of %s: --management %s: want one address of this node", inv.Host, override)
+			return ManagementChoice{},
+				fmt.Errorf("choose management interface of %s: --management %s: want one address of this node", inv.Host, override)
 		}
 		// A zone names the interface; prefixes have none.
 		nic, ok := inv.Holder(addr.WithZone(""))
@@ -132,19 +133,22 @@ func managementOverride(inv Inventory, override string) (ManagementChoice, error
 			}
 		}
 		if !ok {
-			return ManagementChoice{}, absentError{fmt.Errorf("choose management interface of %s: no interface has address %s (there are %s); correct --management IFACE|ADDR",
-				inv.Host, override, describeNICs(inv))}
+			return ManagementChoice{},
+				absentError{fmt.Errorf("choose management interface of %s: no interface has address %s (there are %s); correct --management IFACE|ADDR",
+					inv.Host, override, describeNICs(inv))}
 		}
 		return ManagementChoice{NIC: nic.Name, Addr: addr}, nil
 	}
 	nic, ok := inv.NIC(override)
 	if !ok {
-		return ManagementChoice{}, absentError{fmt.Errorf("choose management interface of %s: no interface %s (there are %s); correct --management IFACE|ADDR",
-			inv.Host, override, describeNICs(inv))}
+		return ManagementChoice{},
+			absentError{fmt.Errorf("choose management interface of %s: no interface %s (there are %s); correct --management IFACE|ADDR",
+				inv.Host, override, describeNICs(inv))}
 	}
 	addr, ok := hostAddr(nic, true)
 	if !ok {
-		return ManagementChoice{}, absentError{fmt.Errorf("choose management interface of %s: %s has no address; give it one or name another with --management IFACE|ADDR", inv.Host, override)}
+		return ManagementChoice{},
+			absentError{fmt.Errorf("choose management interface of %s: %s has no address; give it one or name another with --management IFACE|ADDR", inv.Host, override)}
 	}
 	choice := ManagementChoice{NIC: nic.Name, Addr: addr}
 	if nic.Carrier != nil && !*nic.Carrier || !nic.Up {

@@ -165,7 +165,8 @@ func meetFabric(nodes []NodeView) (*Meeting, string) {
 		}
 		return nil, whyNot
 	}
-	m := &Meeting{Kind: NetworkFabric, Subnet: slices.MinFunc(shared, func(a, b netip.Prefix) int { return compareSubnets(all, a, b) })}
+	m := &Meeting{Kind: NetworkFabric,
+		Subnet: slices.MinFunc(shared, func(a, b netip.Prefix) int { return compareSubnets(all, a, b) })}
 	m.Why = fmt.Sprintf("all %d nodes have an address in %s on an ACTIVE RoCE port", len(nodes), m.Subnet)
 	if len(leftOut) > 0 {
 		m.Why += "; not used: " + leftOut[0] + more(len(leftOut)-1)
@@ -238,7 +239,8 @@ func linkLocalPair(nodes []NodeView, all [][]way) (ok bool, why string) {
 			found++
 		}
 		if len(slots) > 1 && why == "" {
-			why = fmt.Sprintf("%s has link-local addresses on %d ports, which do not say where each cable leads", nodes[i].Host, len(slots))
+			why = fmt.Sprintf("%s has link-local addresses on %d ports, which do not say where each cable leads",
+				nodes[i].Host, len(slots))
 		}
 	}
 	switch {

@@ -39,7 +39,8 @@ func (t Topology) Meet(nodes []NodeView) (Meeting, error) {
 	if ring == nil {
 		return m, nil
 	}
-	m.Why = fmt.Sprintf("a ring of %d: neighbours reach each other over RoCE, and all reach all on management only", len(nodes))
+	m.Why = fmt.Sprintf("a ring of %d: neighbours reach each other over RoCE, and all reach all on management only",
+		len(nodes))
 	for i := range m.Entries {
 		m.Entries[i].Paths = ring[i]
 	}
@@ -150,10 +151,12 @@ func (t Topology) rankOf(e LaneEnd) pathRank {
 func (t Topology) meetOnLanes(nodes []NodeView, lanes []Lane, shape Shape) Meeting {
 	best := lanes[0]
 	m := Meeting{Kind: NetworkFabric, Subnet: best.Subnet,
-		Why: fmt.Sprintf("%s: all %d nodes have an address in %s over %s", shape.words(), len(nodes), best.Subnet, t.linkWords(best.Link))}
+		Why: fmt.Sprintf("%s: all %d nodes have an address in %s over %s", shape.words(), len(nodes), best.Subnet,
+			t.linkWords(best.Link))}
 	for _, n := range nodes {
 		first, _ := t.firstEnd(best, n.ID)
-		e := Entry{ID: n.ID, Host: n.Host, Kind: m.Kind, Subnet: m.Subnet, Addr: first.Path.Addr, NIC: first.Path.NIC, Shape: shape}
+		e := Entry{ID: n.ID, Host: n.Host, Kind: m.Kind, Subnet: m.Subnet, Addr: first.Path.Addr, NIC: first.Path.NIC,
+			Shape: shape}
 		e.Paths = t.pathsOf(n.ID, lanes)
 		m.Entries = append(m.Entries, e)
 	}

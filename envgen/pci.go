@@ -53,7 +53,8 @@ func (a PCIAddress) String() string { return fmt.Sprintf("%04x:%s", a.Domain, a.
 func (a PCIAddress) Slot() string {
 	// By hand: every port of a cluster is asked, several times.
 	const digits = "0123456789abcdef"
-	return string([]byte{digits[a.Bus>>4], digits[a.Bus&15], ':', digits[a.Device>>4], digits[a.Device&15], '.', '0' + a.Function&7})
+	return string([]byte{digits[a.Bus>>4], digits[a.Bus&15], ':', digits[a.Device>>4], digits[a.Device&15], '.',
+		'0' + a.Function&7})
 }
 
 // Compare orders by domain, bus, device, function.

@@ -245,6 +245,7 @@ func (t Topology) RankOrder(ids []string) []string {
 		return len(t.Order)
 	}
 	sorted := slices.Clone(ids)
-	slices.SortStableFunc(sorted, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
+	slices.SortStableFunc(sorted,
+		func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
 	return sorted
 }

@@ -48,7 +48,8 @@ func ibTestSpec(r Request) (launcher.Spec, error) {
 	}
 	return finish(r, "ib-test", launcher.Stage{
 		Name: "ib-test", RanksPerNode: 1, Env: env, Workdir: r.Workdir,
-		Argv:  []launcher.Value{launcher.Of(launcher.Program), launcher.Lit(t.Command), launcher.Of(launcher.PortNamed(ibPorts)), launcher.Lit(t.Plan)},
+		Argv: []launcher.Value{launcher.Of(launcher.Program), launcher.Lit(t.Command),
+			launcher.Of(launcher.PortNamed(ibPorts)), launcher.Lit(t.Plan)},
 		Ports: []launcher.NamedPort{{Name: ibPorts, Count: max(1, t.Ports)}},
 		MPI:   &launcher.MPI{Family: launcher.MPICH, Program: t.Program, Forced: true},
 	})

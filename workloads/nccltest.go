@@ -129,7 +129,8 @@ func ncclTestSpec(r Request) (launcher.Spec, error) {
 // what makes its figures worth something. Flags are those that every version has.
 func ncclTests(r Request, t NCCLTest, number func(int64) string, own []launcher.Var) (launcher.Spec, error) {
 	r.Args = []string{
-		t.Program, "-b", number(t.Min), "-e", number(t.Max), "-f", strconv.Itoa(t.Factor), "-g", "1", "-c", "1", "-n", strconv.Itoa(t.Iters), "-w", strconv.Itoa(t.Warmup),
+		t.Program, "-b", number(t.Min), "-e", number(t.Max), "-f", strconv.Itoa(t.Factor), "-g", "1", "-c", "1", "-n",
+		strconv.Itoa(t.Iters), "-w", strconv.Itoa(t.Warmup),
 	}
 	if t.Libraries != "" {
 		path := t.Libraries

@@ -34,7 +34,8 @@ func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent 
 	m, _ := cfg.Paths.Folder().Enrolment()
 	enrolled, err := cfg.Paths.Folder().Enrolled()
 	return checkup.Alone{
-		Host: cfg.Host, Addr: mgmt.Addr, Inventory: inv, Machine: hostReader(cfg), Witness: m.Witness, Enrolled: enrolled || err != nil, NoAgent: noAgent,
+		Host: cfg.Host, Addr: mgmt.Addr, Inventory: inv, Machine: hostReader(cfg), Witness: m.Witness,
+		Enrolled: enrolled || err != nil, NoAgent: noAgent,
 	}.Doctor(ctx, r)
 }
 

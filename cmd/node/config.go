@@ -149,7 +149,8 @@ var ErrNoAgent = errors.New("no sparkrun agent runs on this machine")
 
 // hardware reads this machine's hardware and settles its management address.
 func hardware(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, envgen.ManagementChoice, error) {
-	r, err := fabric.New(fabric.Config{Sysfs: cfg.Paths.Sysfs, Hostname: func() (string, error) { return cfg.Host, nil }, Log: cfg.Logger})
+	r, err := fabric.New(fabric.Config{Sysfs: cfg.Paths.Sysfs,
+		Hostname: func() (string, error) { return cfg.Host, nil }, Log: cfg.Logger})
 	if err != nil {
 		return nil, envgen.Inventory{}, envgen.ManagementChoice{}, err
 	}

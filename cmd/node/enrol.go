@@ -65,7 +65,8 @@ func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (J
 
 // newcomer takes this machine's state folder for an enrolment, until the file is closed. The warnings are what the
 // user should know of the choices that were made.
-func (c Config) newcomer(ctx context.Context) (held *os.File, machine membership.Newcomer, warnings []string, err error) {
+func (c Config) newcomer(ctx context.Context) (held *os.File, machine membership.Newcomer, warnings []string,
+	err error) {
 	if c, err = c.withDefaults(); err != nil {
 		return nil, machine, nil, err
 	}
@@ -77,7 +78,8 @@ func (c Config) newcomer(ctx context.Context) (held *os.File, machine membership
 		held.Close()
 		return nil, machine, nil, err
 	}
-	warnings = slices.DeleteFunc([]string{mgmt.Warning, inv.UnknownFabricPort()}, func(text string) bool { return text == "" })
+	warnings = slices.DeleteFunc([]string{mgmt.Warning, inv.UnknownFabricPort()},
+		func(text string) bool { return text == "" })
 	return held, membership.Newcomer{
 		Folder: c.Paths.Folder(), Addr: netip.AddrPortFrom(mgmt.Addr, uint16(c.RPCPort)), Protocol: c.speaks(), Now: c.Now,
 		Enrolment: membership.Enrolment{

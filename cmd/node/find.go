@@ -55,7 +55,8 @@ func FindSSH(ctx context.Context) ([]discover.Instance, error) {
 	}
 	found, err := discover.Browse(ctx, discover.SSH, links)
 	// Where two interfaces lead to one network a host is heard on both.
-	return slices.CompactFunc(found, func(a, b discover.Instance) bool { return a.Host == b.Host && a.Addr == b.Addr }), err
+	return slices.CompactFunc(found,
+		func(a, b discover.Instance) bool { return a.Host == b.Host && a.Addr == b.Addr }), err
 }
 
 // JoinFound joins a cluster that has been found, if the token is of the CA that it

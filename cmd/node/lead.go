@@ -42,7 +42,8 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
 
-	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Dial: n.dial, Failover: n.failover, Logger: n.cfg.Logger})
+	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Dial: n.dial, Failover: n.failover,
+		Logger: n.cfg.Logger})
 	st := status.Lead(ctx, status.LeaderConfig{Status: n.status, Brain: brain, Apart: streams.Apart, Fence: fence})
 	ranks := jobs.Lead(jobs.LeaderConfig{
 		Ranks: n.ranks, Brain: brain, Failover: n.failover, Term: term, Holds: n.rollout.Holds, Logger: n.cfg.Logger,

@@ -99,7 +99,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	if !enrolled {
-		return nil, fmt.Errorf("%w: run `sparkrun init` on the first one, `sparkrun join ADDR` on the others", membership.ErrNotEnrolled)
+		return nil, fmt.Errorf("%w: run `sparkrun init` on the first one, `sparkrun join ADDR` on the others",
+			membership.ErrNotEnrolled)
 	}
 	if _, err := policy.Read(cfg.Paths.Policy); err != nil {
 		return nil, err
@@ -126,7 +127,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	self := rendezvous.Self{
-		ID: m.Node, Cluster: m.Cluster, Host: m.Host, Boot: boot, RPCPort: uint16(m.RPCPort), Version: cfg.Version, Protocol: cfg.speaks(),
+		ID: m.Node, Cluster: m.Cluster, Host: m.Host, Boot: boot, RPCPort: uint16(m.RPCPort), Version: cfg.Version,
+		Protocol: cfg.speaks(),
 	}
 	n := &node{cfg: cfg, self: self, record: rendezvous.NewRecord()}
 	present := new(rendezvous.Latest[[]gossip.Peer]) // members as gossip knows them, the silent ones too; network's
@@ -161,18 +163,21 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	inventory := &n.survey.Inventory
 	n.dial, err = dial.Open(dial.Config{
-		Path: cfg.Paths.Folder().Addresses(), Gate: list.Gate, Listed: list.Listed, Inventory: inventory, Present: present, Logger: cfg.Logger,
+		Path: cfg.Paths.Folder().Addresses(), Gate: list.Gate, Listed: list.Listed, Inventory: inventory,
+		Present: present, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.clones = clone.New(clone.Config{
-		Self: self, Management: cfg.Management, State: cfg.Paths.State, Gate: list.Gate, Dial: n.dial, Inventory: inventory, Logger: cfg.Logger,
+		Self: self, Management: cfg.Management, State: cfg.Paths.State, Gate: list.Gate, Dial: n.dial,
+		Inventory: inventory, Logger: cfg.Logger,
 	})
 	if err = n.clones.Refuse(ctx); err != nil {
 		return nil, err
 	}
-	addresses, locked := rollout.Machine(filepath.Join(cfg.Paths.State, "netplan"), cfg.NetplanApply, cfg.Logger), &rollout.Lock{}
+	addresses, locked := rollout.Machine(filepath.Join(cfg.Paths.State, "netplan"), cfg.NetplanApply, cfg.Logger),
+		&rollout.Lock{}
 	if err = rollout.Recover(ctx, addresses); err != nil { // before the agent takes jobs
 		return nil, err
 	}
@@ -191,7 +196,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Node:    m.Node, Boot: boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), Files: files, DropCache: jobs.DropCache, Filter: cfg.PacketFilter,
 		Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
-		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse), AskHead: jobs.AskHead(n.dial), Logger: cfg.Logger,
+		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
+		AskHead: jobs.AskHead(n.dial), Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -202,7 +208,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		}
 	}()
 	n.failover, err = failover.Open(failover.Config{
-		State: cfg.Paths.State, Run: cfg.Paths.Run, Trust: cfg.Paths.trust(), Self: self, Raise: n.agent.Raise, Record: n.record, Dial: n.dial,
+		State: cfg.Paths.State, Run: cfg.Paths.Run, Trust: cfg.Paths.trust(), Self: self, Raise: n.agent.Raise,
+		Record: n.record, Dial: n.dial,
 		Inventory: inventory, Present: present, Leads: &n.leads, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -214,13 +221,15 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		}
 	}()
 	n.network = network.New(network.Config{
-		Self: self, Management: cfg.Management, GossipPort: uint16(cfg.GossipPort), Announce: cfg.Announce, Trust: cfg.Paths.trust(),
+		Self: self, Management: cfg.Management, GossipPort: uint16(cfg.GossipPort), Announce: cfg.Announce,
+		Trust: cfg.Paths.trust(),
 		Epoch: n.failover.Epoch(), Gate: list.Gate, Keys: keys, Record: n.record, Dial: n.dial, Clones: n.clones,
 		Inventory: inventory, Present: present, Logger: cfg.Logger,
 	})
 	n.members, err = membership.Open(membership.Config{
-		Self: self, Management: cfg.Management, List: list, Keyring: keys, Record: n.record, Dial: n.dial, Failover: n.failover,
-		Agent: n.agent, Present: present, Inventory: inventory, Audit: n.audit, Logger: cfg.Logger,
+		Self: self, Management: cfg.Management, List: list, Keyring: keys, Record: n.record, Dial: n.dial,
+		Failover: n.failover,
+		Agent:    n.agent, Present: present, Inventory: inventory, Audit: n.audit, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -235,7 +244,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Inventory: inventory, Present: present, Leads: &n.leads, Prepared: n.audit.Prepared, Logger: cfg.Logger,
 	})
 	n.rollout, err = rollout.Open(rollout.Config{
-		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent, Record: n.record,
+		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent,
+		Record:    n.record,
 		Inventory: inventory, Leader: n.failover.Leader,
 	})
 	if err != nil {
@@ -243,8 +253,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	examined := checkup.New(checkup.Config{
 		Self: m.Node, Host: m.Host, Boot: boot, Version: cfg.Version, Began: time.Now(), Management: cfg.Management,
-		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status.Of, Dial: n.dial, Listeners: n.network.Listeners,
-		Logger: cfg.Logger,
+		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status.Of, Dial: n.dial,
+		Listeners: n.network.Listeners,
+		Logger:    cfg.Logger,
 	})
 	n.ranks = jobs.New(jobs.Config{
 		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed,
@@ -252,8 +263,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		ByUser: n.audit.User, ByMember: n.audit.Member, Logger: cfg.Logger,
 	})
 	n.server = server.New(server.Config{
-		Socket: cfg.Paths.Socket, List: list, Members: n.members, Failover: n.failover, Leader: n.toLeader, Clients: cfg.clients,
-		Audit: n.audit, Logger: cfg.Logger,
+		Socket: cfg.Paths.Socket, List: list, Members: n.members, Failover: n.failover, Leader: n.toLeader,
+		Clients: cfg.clients,
+		Audit:   n.audit, Logger: cfg.Logger,
 	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
 		n.rollout.Calls(), n.ranks.Calls())...)
 	n.agent.Sweep(n.ranks.Over)

@@ -103,7 +103,8 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 	alone.Lead(wire.Jobs.Serve(s.jobs))
 	s.ranks = jobs.New(jobs.Config{Self: s.node.ID, Host: host, Record: s.record, Agent: s.agent,
 		Secrets: secrets, Leader: alone, Logger: log})
-	found := rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "standalone", Epoch: 1, First: s.node}}
+	found := rendezvous.Entry{Kind: rendezvous.KindFound,
+		Found: &rendezvous.Found{Cluster: "standalone", Epoch: 1, First: s.node}}
 	if err := s.write(found); err != nil {
 		return nil, err
 	}
@@ -118,7 +119,8 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 				log.Error("order", "error", err)
 			}
 		}})
-	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: proc.Here.GPUs()})
+	s.leader.NodeUp(s.node.ID,
+		lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: proc.Here.GPUs()})
 	next, cancel := s.agent.Events()
 	go func() {
 		defer close(s.told)

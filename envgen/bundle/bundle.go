@@ -110,7 +110,8 @@ func Write(w io.Writer, b Bundle) error {
 			return fmt.Errorf("write report: %s: it has more than %d MiB, or the report more than %d files or %d MiB",
 				name, MaxFile>>20, MaxFiles, MaxTotal>>20)
 		}
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content)), Mode: 0o644, ModTime: b.Made.Truncate(time.Second), Format: tar.FormatPAX}
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content)), Mode: 0o644,
+			ModTime: b.Made.Truncate(time.Second), Format: tar.FormatPAX}
 		if err := tw.WriteHeader(h); err != nil {
 			return fmt.Errorf("write report: %s: %w", name, err)
 		}

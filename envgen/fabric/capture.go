@@ -64,7 +64,8 @@ const (
 func (c Capture) Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for name, v := range map[string]any{
-		symlinksFile: c.Tree.symlinks, foldersFile: c.Tree.folders, linksFile: c.Links, routesFile: c.Routes, inventoryFile: c.Inventory,
+		symlinksFile: c.Tree.symlinks, foldersFile: c.Tree.folders, linksFile: c.Links, routesFile: c.Routes,
+		inventoryFile: c.Inventory,
 	} {
 		text, err := json.MarshalIndent(v, "", " ")
 		if err != nil {
@@ -83,7 +84,8 @@ func (c Capture) Files() (map[string][]byte, error) {
 func OpenCapture(files map[string][]byte) (Capture, error) {
 	c := Capture{Tree: newTree()}
 	for name, to := range map[string]any{
-		symlinksFile: &c.Tree.symlinks, foldersFile: &c.Tree.folders, linksFile: &c.Links, routesFile: &c.Routes, inventoryFile: &c.Inventory,
+		symlinksFile: &c.Tree.symlinks, foldersFile: &c.Tree.folders, linksFile: &c.Links, routesFile: &c.Routes,
+		inventoryFile: &c.Inventory,
 	} {
 		text, ok := files[name]
 		if !ok {

@@ -91,7 +91,8 @@ func assemble(found []netlink.Link, addrs []netlink.Addr, routes []netlink.Route
 // kernelRoutes lists the routes of all tables but the local one, which only repeats the addresses.
 func kernelRoutes(ctx context.Context) ([]Route, error) {
 	found, err := dump(ctx, func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
+			netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)

@@ -48,7 +48,8 @@ type Probe struct {
 func NewProbe(cfg ProbeConfig) (*Probe, error) {
 	for _, text := range []struct{ what, value string }{{"cluster", cfg.Cluster}, {"node", cfg.Node}, {"host", cfg.Host}} {
 		if text.value == "" || len(text.value) > maxText || !plain.Is(text.value) {
-			return nil, fmt.Errorf("configure cable probe: %s %q: want 1 to %d bytes of printable text", text.what, text.value, maxText)
+			return nil, fmt.Errorf("configure cable probe: %s %q: want 1 to %d bytes of printable text", text.what,
+				text.value, maxText)
 		}
 	}
 	if cfg.Keys == nil || cfg.KeysEvery < 0 {

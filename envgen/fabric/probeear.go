@@ -169,7 +169,8 @@ func (e *ear) hear(f frame, self string, ours map[session]string, now time.Time)
 // proof gives when we sent the frame that f echoes: f was made after that. Only who heard it knows its name.
 func (e *ear) proof(f frame) (sentAt time.Time, ok bool) {
 	for _, heard := range f.echoes {
-		if heard.session == e.session && heard.counter > 0 && heard.counter <= e.sent && e.sent-heard.counter < counter(len(e.sentAt)) {
+		if heard.session == e.session && heard.counter > 0 && heard.counter <= e.sent &&
+			e.sent-heard.counter < counter(len(e.sentAt)) {
 			return e.sentAt[int(heard.counter)%len(e.sentAt)], true
 		}
 	}
@@ -311,7 +312,8 @@ func (e *ear) cabling(c *envgen.Cabling) {
 	for _, n := range e.heard {
 		if n.proven {
 			probed = true
-			c.Sightings = append(c.Sightings, envgen.Sighting{NIC: e.nic.Name, Slot: e.slot, Peer: n.peer, Clone: n.clone, Since: n.since})
+			c.Sightings = append(c.Sightings,
+				envgen.Sighting{NIC: e.nic.Name, Slot: e.slot, Peer: n.peer, Clone: n.clone, Since: n.since})
 		}
 	}
 	if probed {

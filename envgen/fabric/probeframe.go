@@ -194,7 +194,8 @@ func parseFrame(b []byte) (frame, error) {
 	}
 	switch pci := b[42:50]; {
 	case pci[0] == 1 && pci[7] == 0:
-		f.pci = &envgen.PCIAddress{Domain: binary.BigEndian.Uint32(pci[1:]), Bus: pci[5], Device: pci[6] >> 3, Function: pci[6] & 7}
+		f.pci = &envgen.PCIAddress{Domain: binary.BigEndian.Uint32(pci[1:]), Bus: pci[5], Device: pci[6] >> 3,
+			Function: pci[6] & 7}
 	case digest8(pci) != digest8{}:
 		return bad("PCI address")
 	}

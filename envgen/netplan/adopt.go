@@ -93,7 +93,8 @@ func (a *allocator) adopt(ends []End, held map[string][]Held) (*Rail, string) {
 	}
 	// More subnets than twins means that peers are not in each other's.
 	if most := a.lanes(ends); len(rail.Subnets) > most {
-		return nil, fmt.Sprintf("the link of %s has %d subnets for %d twins: some peer is in none of its neighbour's", a.portName(ends[0]), len(rail.Subnets), most)
+		return nil, fmt.Sprintf("the link of %s has %d subnets for %d twins: some peer is in none of its neighbour's",
+			a.portName(ends[0]), len(rail.Subnets), most)
 	}
 	return rail, ""
 }
@@ -108,7 +109,8 @@ func (a *allocator) only(e End, twin Twin, held map[string][]Held) (addr netip.P
 			switch {
 			case !p.Addr().Is4() || p.Addr().IsLinkLocalUnicast() || p == addr:
 			case addr.IsValid():
-				return netip.Prefix{}, fmt.Sprintf("%s of %s has two IPv4 addresses, %s and %s", twin.NIC, a.nodes[e.Node].Host, addr, p)
+				return netip.Prefix{}, fmt.Sprintf("%s of %s has two IPv4 addresses, %s and %s", twin.NIC,
+					a.nodes[e.Node].Host, addr, p)
 			case p.Bits() < 8 || p.Bits() > 30 || !usableHost(p.Masked(), p.Addr()):
 				return netip.Prefix{}, fmt.Sprintf("%s of %s has %s, which joins nobody", twin.NIC, a.nodes[e.Node].Host, p)
 			default:

@@ -20,7 +20,8 @@ type allocator struct {
 }
 
 func newAllocator(in Input) *allocator {
-	a := &allocator{in: in, next: in.Previous.clone(), nodes: map[string]Node{}, ports: map[End]Port{}, placed: map[End]int{}}
+	a := &allocator{in: in, next: in.Previous.clone(), nodes: map[string]Node{}, ports: map[End]Port{},
+		placed: map[End]int{}}
 	for _, n := range in.Nodes {
 		a.nodes[n.ID] = n
 		for _, p := range n.Ports {
@@ -56,7 +57,8 @@ func (a *allocator) number() {
 		taken[n] = true
 	}
 	newcomers := slices.Clone(a.in.Nodes)
-	slices.SortStableFunc(newcomers, func(x, y Node) int { return cmp.Or(compareNatural(x.Host, y.Host), cmp.Compare(x.ID, y.ID)) })
+	slices.SortStableFunc(newcomers,
+		func(x, y Node) int { return cmp.Or(compareNatural(x.Host, y.Host), cmp.Compare(x.ID, y.ID)) })
 	free := 1
 	for _, n := range newcomers {
 		if _, known := a.next.Numbers[n.ID]; known {
@@ -97,7 +99,9 @@ func (a *allocator) evict() error {
 					a.next.Rails[i].Seats[s].Twins[t].Addr = addr
 				}
 			}
-			a.notes = append(a.notes, fmt.Sprintf("%s overlaps %s (%s): its addresses move to %s", subnet, a.in.Reserved[at].Prefix, a.in.Reserved[at].Why, fresh[0]))
+			a.notes = append(a.notes,
+				fmt.Sprintf("%s overlaps %s (%s): its addresses move to %s", subnet, a.in.Reserved[at].Prefix,
+					a.in.Reserved[at].Why, fresh[0]))
 		}
 	}
 	return nil
@@ -308,7 +312,8 @@ func (a *allocator) noteApart() {
 					return slices.ContainsFunc(a.liveTwins(y), func(o SeatTwin) bool { return o.Lane == t.Lane })
 				})
 				if !joined {
-					a.notes = append(a.notes, fmt.Sprintf("no subnet joins %s and %s: each lacks the twin the other has", a.portName(x.End), a.portName(y.End)))
+					a.notes = append(a.notes,
+						fmt.Sprintf("no subnet joins %s and %s: each lacks the twin the other has", a.portName(x.End), a.portName(y.End)))
 				}
 			}
 		}

@@ -88,7 +88,8 @@ func New(cfg Config) (*Applier, error) {
 	cfg.Grace = cmp.Or(cfg.Grace, 30*time.Second)
 	cfg.ApplyTimeout = cmp.Or(cfg.ApplyTimeout, 60*time.Second)
 	switch {
-	case cfg.Files == nil || cfg.Check == nil || cfg.Apply == nil || cfg.Reachable == nil || cfg.Busy == nil || cfg.Log == nil:
+	case cfg.Files == nil || cfg.Check == nil || cfg.Apply == nil || cfg.Reachable == nil || cfg.Busy == nil ||
+		cfg.Log == nil:
 		return nil, errors.New("configure netplan applier: Files, Check, Apply, Reachable, Busy and Log are all needed")
 	case cfg.Grace < 0 || cfg.ApplyTimeout < 0:
 		return nil, errors.New("configure netplan applier: Grace and ApplyTimeout must be positive")
@@ -198,7 +199,8 @@ func (c *change) check(ctx context.Context) (old *backup, err error) {
 	case err != nil:
 		return nil, err
 	case pending != nil && !committed:
-		return nil, fmt.Errorf("apply netplan: %w at %s; restart sparkrun agent, which undoes it", ErrPending, pending.At.Format(time.RFC3339))
+		return nil, fmt.Errorf("apply netplan: %w at %s; restart sparkrun agent, which undoes it", ErrPending,
+			pending.At.Format(time.RFC3339))
 	}
 	sources, old, err := c.describe()
 	if err != nil {
@@ -222,7 +224,8 @@ func (c *change) check(ctx context.Context) (old *backup, err error) {
 		return old, fmt.Errorf("ask for jobs on %s: %w", strings.Join(nicNames(o.NICs), ", "), err)
 	}
 	if job != "" {
-		return old, fmt.Errorf("apply netplan: job %s uses %s: %w; stop it first: sparkrun stop %s", job, strings.Join(nicNames(o.NICs), ", "), ErrBusy, job)
+		return old, fmt.Errorf("apply netplan: job %s uses %s: %w; stop it first: sparkrun stop %s", job,
+			strings.Join(nicNames(o.NICs), ", "), ErrBusy, job)
 	}
 	c.advance(StateChecked)
 	return old, nil

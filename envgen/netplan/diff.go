@@ -61,7 +61,8 @@ func words(before, after *Settings) []string {
 	case before == nil && after == nil:
 		return nil
 	case before == nil:
-		return append([]string{"is configured by netplan from now on"}, words(&Settings{LinkLocal: after.LinkLocal}, after)...)
+		return append([]string{"is configured by netplan from now on"},
+			words(&Settings{LinkLocal: after.LinkLocal}, after)...)
 	case after == nil:
 		out := []string{"is no longer configured by netplan"}
 		if len(before.Addresses) > 0 {

@@ -105,7 +105,8 @@ func (c Command) run(ctx context.Context, args ...string) error {
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("%s %s had not ended after %s: %s", program, args[0], time.Since(began).Round(time.Second), strings.TrimSpace(string(out)))
+		return fmt.Errorf("%s %s had not ended after %s: %s", program, args[0], time.Since(began).Round(time.Second),
+			strings.TrimSpace(string(out)))
 	}
 	if errors.Is(err, exec.ErrNotFound) {
 		return fmt.Errorf("%w; install it: sudo apt-get install netplan.io", err)

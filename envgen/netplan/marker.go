@@ -112,7 +112,8 @@ func (a *Applier) Recover(ctx context.Context) (Recovered, error) {
 		if err := a.writeMarker(editedName, m); err != nil {
 			return RecoveredNothing, fmt.Errorf("keep the backup of %s: %w", Path, err)
 		}
-		a.cfg.Log.Warn("netplan change was cut short and its file edited since: it stays", "path", Path, "backup", a.state(editedName))
+		a.cfg.Log.Warn("netplan change was cut short and its file edited since: it stays", "path", Path, "backup",
+			a.state(editedName))
 		return a.forget(RecoveredEdited)
 	}
 	if err := a.restore(ctx, m); err != nil {
@@ -189,7 +190,8 @@ func (a *Applier) Undoing(o Order) (Order, error) {
 		return o, err
 	}
 	if !asLeft && !o.Force {
-		return o, fmt.Errorf("undo netplan change of %s: %s: %w; --force overrides", m.At.Format(time.RFC3339), Path, ErrEdited)
+		return o, fmt.Errorf("undo netplan change of %s: %s: %w; --force overrides", m.At.Format(time.RFC3339), Path,
+			ErrEdited)
 	}
 	o.Text = nil
 	if m.Old != nil {

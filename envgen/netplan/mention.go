@@ -27,7 +27,8 @@ type Mention struct {
 
 // String is one line for people.
 func (m Mention) String() string {
-	return fmt.Sprintf("%s:%d names %s %s: %s (remedy: %s)", m.Path, m.Line, m.NIC, m.How, strings.Join(m.Effects, "; "), m.Remedy)
+	return fmt.Sprintf("%s:%d names %s %s: %s (remedy: %s)", m.Path, m.Line, m.NIC, m.How,
+		strings.Join(m.Effects, "; "), m.Remedy)
 }
 
 // Mentions names every file besides Path that names an interface of ours, with its effect. others are the node's
@@ -46,7 +47,8 @@ func Mentions(others []Document, ours Document, nics []Twin) []Mention {
 			if path.Base(doc.Path) == path.Base(Path) {
 				if path.Dir(doc.Path) == "/run/netplan" { // one in /lib is hidden by ours
 					out = append(out, Mention{Path: doc.Path, Line: 1, NIC: t.NIC, How: "by its own name", Blocks: true,
-						Effects: []string{"hides our file: of files with one name netplan reads the one in /run"}, Remedy: "sudo rm " + doc.Path})
+						Effects: []string{"hides our file: of files with one name netplan reads the one in /run"},
+						Remedy:  "sudo rm " + doc.Path})
 				}
 				continue
 			}
@@ -188,7 +190,8 @@ func remedy(d Definition) string {
 	if path.Dir(d.Path) != "/etc/netplan" || strings.ContainsAny(d.ID, ".'\" \\") {
 		return "sudoedit " + d.Path
 	}
-	return fmt.Sprintf("sudo netplan set --origin-hint %s %s.%s=NULL", strings.TrimSuffix(path.Base(d.Path), ".yaml"), d.Section, d.ID)
+	return fmt.Sprintf("sudo netplan set --origin-hint %s %s.%s=NULL", strings.TrimSuffix(path.Base(d.Path), ".yaml"),
+		d.Section, d.ID)
 }
 
 func word(b bool) string {

@@ -159,7 +159,8 @@ func (n Node) check(ports map[End]Port) error {
 		}
 		ports[end] = p
 		if len(p.Twins) == 0 || len(p.Twins) > maxTwins {
-			return fmt.Errorf("plan netplan: port %s of %s has %d interfaces, want 1 to %d", p.Slot, n.Host, len(p.Twins), maxTwins)
+			return fmt.Errorf("plan netplan: port %s of %s has %d interfaces, want 1 to %d", p.Slot, n.Host,
+				len(p.Twins), maxTwins)
 		}
 		for _, t := range p.Twins {
 			switch {
@@ -168,7 +169,8 @@ func (n Node) check(ports map[End]Port) error {
 			case nics[t.NIC] || keys[t.key()]:
 				return fmt.Errorf("plan netplan: %s has the interface %s twice", n.Host, t.NIC)
 			case t.NIC == n.Management:
-				return fmt.Errorf("plan netplan: %s of %s: %w; move the cluster to another interface (--management)", t.NIC, n.Host, ErrManagement)
+				return fmt.Errorf("plan netplan: %s of %s: %w; move the cluster to another interface (--management)",
+					t.NIC, n.Host, ErrManagement)
 			}
 			nics[t.NIC], keys[t.key()] = true, true
 		}
@@ -180,7 +182,8 @@ func (n Node) check(ports map[End]Port) error {
 // rule of their own.
 func (in Input) checkKind() error {
 	fail := func(want string) error {
-		return fmt.Errorf("plan netplan: the cabling is called %s, which is %s, but there are %d nodes and %d links", in.Kind, want, len(in.Nodes), len(in.Links))
+		return fmt.Errorf("plan netplan: the cabling is called %s, which is %s, but there are %d nodes and %d links",
+			in.Kind, want, len(in.Nodes), len(in.Links))
 	}
 	cables := !slices.ContainsFunc(in.Links, func(l Link) bool {
 		return len(l.Ends) != 2 || l.Ends[0].Node == l.Ends[1].Node
@@ -201,7 +204,8 @@ func (in Input) checkKind() error {
 	case KindSwitch, KindChain, KindMixed, KindIslands:
 	default:
 		return fmt.Errorf("plan netplan: unknown cabling %q, want %s", in.Kind,
-			strings.Join([]string{string(KindPair1), string(KindPair2), string(KindSwitch), string(KindRing), string(KindChain), string(KindMixed), string(KindIslands)}, ", "))
+			strings.Join([]string{string(KindPair1), string(KindPair2), string(KindSwitch), string(KindRing),
+				string(KindChain), string(KindMixed), string(KindIslands)}, ", "))
 	}
 	if in.LinkLocal && in.Kind != KindPair1 {
 		return fmt.Errorf("plan netplan: link-local addresses do not say which cable leads where, so they are for one cable between two nodes (%s), not for %s", KindPair1, in.Kind)

@@ -96,7 +96,8 @@ func (d *diff) device(port, id string, was, is envgen.DeviceState, linkTold bool
 	}
 	if !linkTold {
 		if !same(was.Carrier, is.Carrier) && was.Up && is.Up {
-			d.say("%s: %s %s", name, plain.Line(is.NIC), either(is.Carrier != nil && *is.Carrier, "has a carrier", "lost its carrier"))
+			d.say("%s: %s %s", name, plain.Line(is.NIC),
+				either(is.Carrier != nil && *is.Carrier, "has a carrier", "lost its carrier"))
 		}
 		if was.State != is.State {
 			d.say("%s is %s, was %s", name, orNone(plain.Line(is.State)), orNone(plain.Line(was.State)))

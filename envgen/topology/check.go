@@ -68,7 +68,8 @@ const (
 // Codes are all codes, in the order in which doctor --codes lists them.
 func Codes() []string {
 	return []string{
-		CodeNoRDMADevice, CodeFabricPortUnknown, CodeManagementOnFabric, CodeManagementWireless, CodeDuplicateHost, CodeProbeTrouble, CodeClonedNode,
+		CodeNoRDMADevice, CodeFabricPortUnknown, CodeManagementOnFabric, CodeManagementWireless, CodeDuplicateHost,
+		CodeProbeTrouble, CodeClonedNode,
 		CodePortLAN, CodeNoLink, CodeTwinMissing, CodeTwinDown, CodeCarrierNotActive, CodeNoInterface, CodeBondOnFabric,
 		CodeMTULow, CodeLinkSpeed, CodePCIeDegraded, CodeLinkErrors, CodeRetransmits, CodeLinkDegraded,
 		CodeNoIPv4, CodeSeveralIPv4, CodeNoRoCEv2GID, CodeTwinsOneSubnet, CodePortsOneSubnet, CodeSubnetOnTwoLinks,
@@ -173,12 +174,15 @@ func (c *checker) reaches(p *port) bool {
 func (c *checker) checkNode(h *host) {
 	inv := h.Inventory
 	fabricNIC := slices.IndexFunc(inv.NICs, func(n envgen.NIC) bool { return n.PCIVendor == envgen.VendorMellanox })
-	if len(h.ports) == 0 && (fabricNIC >= 0 || slices.ContainsFunc(c.w.hosts, func(o *host) bool { return len(o.ports) > 0 })) {
-		text, evidence, remedy := h.Host+" has no RDMA device: jobs with it run over TCP", "no device in /sys/class/infiniband", "lspci -d 15b3:"
+	if len(h.ports) == 0 && (fabricNIC >= 0 ||
+		slices.ContainsFunc(c.w.hosts, func(o *host) bool { return len(o.ports) > 0 })) {
+		text, evidence, remedy := h.Host+" has no RDMA device: jobs with it run over TCP",
+			"no device in /sys/class/infiniband", "lspci -d 15b3:"
 		if fabricNIC >= 0 {
 			n := inv.NICs[fabricNIC]
 			text = fmt.Sprintf("%s has a ConnectX (%s) but no RDMA device: its RDMA driver is not loaded", h.Host, n.Name)
-			evidence, remedy = fmt.Sprintf("%s is %s, vendor %s; %s", n.Name, pciWord(n.PCI), n.PCIVendor, evidence), "sudo modprobe mlx5_ib"
+			evidence, remedy = fmt.Sprintf("%s is %s, vendor %s; %s", n.Name, pciWord(n.PCI), n.PCIVendor, evidence),
+				"sudo modprobe mlx5_ib"
 		}
 		c.add(CodeNoRDMADevice, c.cost(h), h, nil, "", text, evidence, remedy)
 	}

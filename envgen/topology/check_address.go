@@ -47,7 +47,8 @@ func (c *checker) checkDeviceAddresses(p *port, d device) {
 				d.nic.Name+" has no IPv4 address", giveAddress)
 		} else if d.Name == p.devices[0].Name {
 			c.add(CodeNoIPv4, c.cost(h), h, p, d.Name,
-				fmt.Sprintf("%s has no IPv4 address, and no job can use it", p.full()), nicNames(p)+" without an IPv4 address", giveAddress)
+				fmt.Sprintf("%s has no IPv4 address, and no job can use it", p.full()),
+				nicNames(p)+" without an IPv4 address", giveAddress)
 		}
 		return
 	case 1:
@@ -57,13 +58,15 @@ func (c *checker) checkDeviceAddresses(p *port, d device) {
 			words = append(words, a.String())
 		}
 		c.add(CodeSeveralIPv4, envgen.SeverityWarning, h, p, d.nic.Name,
-			fmt.Sprintf("%s of %s has %s IPv4 addresses: which GID a job gets is up to chance", d.nic.Name, p.full(), number(len(d.addrs))),
+			fmt.Sprintf("%s of %s has %s IPv4 addresses: which GID a job gets is up to chance", d.nic.Name, p.full(),
+				number(len(d.addrs))),
 			d.nic.Name+" has "+joinWords(words), showNetplans)
 	}
 	if len(d.paths) == 0 {
 		c.add(CodeNoRoCEv2GID, c.cost(h), h, p, d.Name,
 			fmt.Sprintf("%s of %s cannot be used: %s", d.Name, p.full(), d.why),
-			fmt.Sprintf("%s has %s", d.nic.Name, d.addrs[0]), fmt.Sprintf("sudo ip link set dev %[1]s down && sudo ip link set dev %[1]s up", d.nic.Name))
+			fmt.Sprintf("%s has %s", d.nic.Name, d.addrs[0]),
+			fmt.Sprintf("sudo ip link set dev %[1]s down && sudo ip link set dev %[1]s up", d.nic.Name))
 	}
 }
 
@@ -108,7 +111,8 @@ func (c *checker) checkOverlaps(p *port, d device) {
 					code, what, severity = CodeOverlapsBridge, n.Kind+" "+n.Name, envgen.SeverityError
 				}
 				c.add(code, severity, h, p, d.Name,
-					fmt.Sprintf("%s of %s is in a subnet that %s has too: packets for the fabric go the wrong way", d.Name, p.full(), what),
+					fmt.Sprintf("%s of %s is in a subnet that %s has too: packets for the fabric go the wrong way",
+						d.Name, p.full(), what),
 					fmt.Sprintf("%s and %s on %s", a, b, n.Name), giveAddress)
 			}
 		}
@@ -262,7 +266,8 @@ func (c *checker) checkPartners(p *port) {
 				// The other end has the address, or should, on a device that is at fault: told there.
 			case near != nil:
 				c.add(CodePrefixUnequal, envgen.SeverityError, p.host, p, path.HCA,
-					fmt.Sprintf("%s of %s is in %s and %s in %s: the lengths of the prefixes differ", path.NIC, p.full(), path.Subnet, near.full(), overlap),
+					fmt.Sprintf("%s of %s is in %s and %s in %s: the lengths of the prefixes differ", path.NIC,
+						p.full(), path.Subnet, near.full(), overlap),
 					fmt.Sprintf("%s/%d on %s", path.Addr, path.Subnet.Bits(), path.NIC), giveAddress)
 			default:
 				c.add(CodePeerNotInSubnet, c.cost(p.host), p.host, p, path.HCA,
@@ -282,7 +287,8 @@ func (c *checker) faultOpposite(p *port, subnet netip.Prefix) bool {
 		}
 		far := c.far(p) == q
 		for _, d := range q.devices {
-			if far && len(d.paths) == 0 || slices.ContainsFunc(d.addrs, func(a netip.Prefix) bool { return a.Masked() == subnet }) {
+			if far && len(d.paths) == 0 ||
+				slices.ContainsFunc(d.addrs, func(a netip.Prefix) bool { return a.Masked() == subnet }) {
 				return true
 			}
 		}

@@ -81,7 +81,8 @@ func (c *checker) lostCable(cable envgen.Cable, told map[*port]bool) {
 		p := h.ports[i]
 		told[p] = true
 		c.add(CodeCableUnknownEnd, envgen.SeverityInfo, h, p, p.devices[0].Name,
-			fmt.Sprintf("the cable at %s leads to %s", p.full(), what), "the probe hears "+e[1].Node+" "+e[1].Port, "sparkrun status")
+			fmt.Sprintf("the cable at %s leads to %s", p.full(), what), "the probe hears "+e[1].Node+" "+e[1].Port,
+			"sparkrun status")
 		return
 	}
 }
@@ -117,7 +118,8 @@ func (c *checker) swapped(p *port, path envgen.Path, partner *port) {
 
 func (c *checker) tellMisled() {
 	for i, m := range c.misled {
-		at, text := m.p, fmt.Sprintf("the cable from %s leads to %s, but by its address in %s it belongs to %s", m.p.full(), m.far.full(), m.path.Subnet, m.partner.full())
+		at, text := m.p, fmt.Sprintf("the cable from %s leads to %s, but by its address in %s it belongs to %s",
+			m.p.full(), m.far.full(), m.path.Subnet, m.partner.full())
 		switch {
 		case c.w.links[i].Switched:
 			text = fmt.Sprintf("by its address in %s %s belongs with %s, but it is plugged into another switched network", m.path.Subnet, m.p.full(), m.partner.full())
@@ -162,7 +164,8 @@ func (c *checker) checkOrder() {
 			c.add(CodeSubnetOrder, envgen.SeverityError, h, nil, "",
 				fmt.Sprintf("%s has the subnets of the fabric on its devices in another order than %s: NCCL joins first with first and times out (ibv_modify_qp)",
 					h.Host, c.w.host(g.Nodes[0]).Host),
-				fmt.Sprintf("%s: %s; %s: %s", c.w.host(g.Nodes[0]).Host, strings.Join(first, ", "), h.Host, strings.Join(order, ", ")), giveAddress)
+				fmt.Sprintf("%s: %s; %s: %s", c.w.host(g.Nodes[0]).Host, strings.Join(first, ", "), h.Host,
+					strings.Join(order, ", ")), giveAddress)
 		}
 	}
 }

@@ -38,12 +38,15 @@ func (c *checker) checkPort(p *port) {
 		return
 	}
 	if want := c.twins(p); len(p.devices) < want {
-		evidence, remedy := fmt.Sprintf("%s: %s only, where %s are expected", p.Slot, deviceNames(p), count(want, "device")), "sudo lspci -vv -d 15b3:"
+		evidence, remedy := fmt.Sprintf("%s: %s only, where %s are expected", p.Slot, deviceNames(p),
+			count(want, "device")), "sudo lspci -vv -d 15b3:"
 		if nic, ok := c.netdevOfMissing(p); ok {
-			evidence, remedy = fmt.Sprintf("%s; interface %s (%s) has no RDMA device", evidence, nic.Name, pciWord(nic.PCI)), "sudo modprobe mlx5_ib"
+			evidence, remedy = fmt.Sprintf("%s; interface %s (%s) has no RDMA device", evidence, nic.Name,
+				pciWord(nic.PCI)), "sudo modprobe mlx5_ib"
 		}
 		c.add(CodeTwinMissing, envgen.SeverityWarning, h, p, p.devices[0].Name,
-			fmt.Sprintf("%s lacks a twin of %s: half of the port's bandwidth is out of reach", p.full(), deviceNames(p)), evidence, remedy)
+			fmt.Sprintf("%s lacks a twin of %s: half of the port's bandwidth is out of reach", p.full(),
+				deviceNames(p)), evidence, remedy)
 	}
 	for _, d := range p.devices {
 		c.checkDevice(p, d)
@@ -182,7 +185,8 @@ func (c *checker) checkDevice(p *port, d device) {
 	switch {
 	case !d.nic.HasCarrier():
 		c.add(CodeTwinDown, envgen.SeverityWarning, h, p, d.Name,
-			fmt.Sprintf("%s of %s has no carrier while its twin has: half of the port's bandwidth is out of reach", d.nic.Name, p.full()),
+			fmt.Sprintf("%s of %s has no carrier while its twin has: half of the port's bandwidth is out of reach",
+				d.nic.Name, p.full()),
 			stateWords(d), fmt.Sprintf("sudo ip link set dev %s up", d.nic.Name))
 		return
 	case !d.Active():
@@ -193,19 +197,24 @@ func (c *checker) checkDevice(p *port, d device) {
 	}
 	if nic, ok := bondOf(h.Inventory, d); ok {
 		c.add(CodeBondOnFabric, envgen.SeverityWarning, h, p, d.Name,
-			fmt.Sprintf("%s of %s is behind %s %s: NCCL sees one device where the twins are two", d.Name, p.full(), nic.Kind, nic.Name),
+			fmt.Sprintf("%s of %s is behind %s %s: NCCL sees one device where the twins are two", d.Name, p.full(),
+				nic.Kind, nic.Name),
 			fmt.Sprintf("%s serves %s", d.Name, nic.Name), showNetplans)
 	}
 	if d.nic.MTU < envgen.JumboMTU {
 		c.add(CodeMTULow, envgen.SeverityWarning, h, p, d.nic.Name,
-			fmt.Sprintf("%s of %s has MTU %d: RoCE packets are smaller than they could be, which costs 10-15 %%", d.nic.Name, p.full(), d.nic.MTU),
-			fmt.Sprintf("%s mtu %d", d.nic.Name, d.nic.MTU), fmt.Sprintf("sudo ip link set dev %s mtu %d", d.nic.Name, envgen.JumboMTU))
+			fmt.Sprintf("%s of %s has MTU %d: RoCE packets are smaller than they could be, which costs 10-15 %%",
+				d.nic.Name, p.full(), d.nic.MTU),
+			fmt.Sprintf("%s mtu %d", d.nic.Name, d.nic.MTU),
+			fmt.Sprintf("sudo ip link set dev %s mtu %d", d.nic.Name, envgen.JumboMTU))
 	}
 	gb10 := c.twins(p) > 1
 	// Both twins tell the one cable's speed.
-	if s := d.nic.SpeedMbps; s != nil && *s < portMbps && (gb10 || d.Type == typeConnectX7) && d.Name == p.devices[0].Name {
+	if s := d.nic.SpeedMbps; s != nil && *s < portMbps && (gb10 || d.Type == typeConnectX7) &&
+		d.Name == p.devices[0].Name {
 		c.add(CodeLinkSpeed, envgen.SeverityWarning, h, p, d.nic.Name,
-			fmt.Sprintf("%s runs at %d Gb/s and not at %d: a cable for less, or a switch that negotiated it", p.full(), *s/1000, portMbps/1000),
+			fmt.Sprintf("%s runs at %d Gb/s and not at %d: a cable for less, or a switch that negotiated it", p.full(),
+				*s/1000, portMbps/1000),
 			fmt.Sprintf("%s speed %d", d.nic.Name, *s), "ethtool "+d.nic.Name)
 	}
 	if gb10 {
@@ -245,8 +254,10 @@ func (c *checker) checkPCIe(p *port, d device) {
 
 // The counters that speak of a bad cable or socket, and those that speak of lost packets.
 var (
-	wireCounters = []string{"symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors", "rx_icrc_encapsulated"}
-	lossCounters = []string{"packet_seq_err", "out_of_sequence", "local_ack_timeout_err", "implied_nak_seq_err", "rnr_nak_retry_err", "roce_adp_retrans_to", "rx_dct_connect_drops"}
+	wireCounters = []string{"symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors",
+		"local_link_integrity_errors", "rx_icrc_encapsulated"}
+	lossCounters = []string{"packet_seq_err", "out_of_sequence", "local_ack_timeout_err", "implied_nak_seq_err",
+		"rnr_nak_retry_err", "roce_adp_retrans_to", "rx_dct_connect_drops"}
 )
 
 // lossesPerSecond is how many lost packets a second are worth a word: a healthy cable has none for hours, and a burst

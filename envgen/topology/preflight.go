@@ -123,7 +123,8 @@ func newJob(t envgen.Topology, nodes []envgen.NodeView, entries []envgen.Entry) 
 
 // infiniBand reports whether the node has a native InfiniBand port that works: it finds its way without addresses.
 func infiniBand(inv envgen.Inventory) bool {
-	return slices.ContainsFunc(inv.Devices, func(h envgen.HCA) bool { return h.Active() && h.LinkLayer == envgen.LayerInfiniBand })
+	return slices.ContainsFunc(inv.Devices,
+		func(h envgen.HCA) bool { return h.Active() && h.LinkLayer == envgen.LayerInfiniBand })
 }
 
 // uses reports whether the job would go where the finding says that something hangs.
@@ -245,7 +246,8 @@ func overlap(a, b envgen.PortState) bool {
 
 // evident reports whether somebody meant the port for the fabric: it has a link or an address.
 func evident(p envgen.PortState) bool {
-	return p.Role != envgen.RoleLAN && (p.Live || slices.ContainsFunc(p.Devices, func(d envgen.DeviceState) bool { return len(d.Addresses) > 0 }))
+	return p.Role != envgen.RoleLAN &&
+		(p.Live || slices.ContainsFunc(p.Devices, func(d envgen.DeviceState) bool { return len(d.Addresses) > 0 }))
 }
 
 // meant reports whether a ConnectX without its RDMA driver has a link or an address, and is not the LAN's: one that

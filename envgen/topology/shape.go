@@ -163,7 +163,8 @@ func (w *world) why(g envgen.Group) string {
 		hosts[i] = w.host(id)
 	}
 	_, cables, switches, _ := w.neighbours(hosts)
-	seen := !slices.ContainsFunc(w.links, func(l envgen.Link) bool { return l.Up && l.Role == envgen.RoleFabric && !l.Seen })
+	seen := !slices.ContainsFunc(w.links,
+		func(l envgen.Link) bool { return l.Up && l.Role == envgen.RoleFabric && !l.Seen })
 	by := "as their addresses have it"
 	if seen {
 		by = "seen by the probe"
@@ -182,7 +183,8 @@ func (w *world) why(g envgen.Group) string {
 	if switches == 0 && len(hosts) == 2 {
 		return fmt.Sprintf("%s are joined by %s, %s, and have other ports in a LAN", names, count(cables, "cable"), by)
 	}
-	return fmt.Sprintf("%s are joined by %s and %s, %s", names, count(cables, "cable"), count(switches, "switched network"), by)
+	return fmt.Sprintf("%s are joined by %s and %s, %s", names, count(cables, "cable"),
+		count(switches, "switched network"), by)
 }
 
 func (w *world) whyUnknown() string {
@@ -271,5 +273,6 @@ func (p *port) full() string { return p.host.Host + " " + p.word() }
 func compareFindings(a, b envgen.Finding) int {
 	return cmp.Or(cmp.Compare(a.Severity.Rank(), b.Severity.Rank()), cmp.Compare(a.Code, b.Code),
 		cmp.Compare(a.Host, b.Host), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Port, b.Port),
-		cmp.Compare(a.Device, b.Device), cmp.Compare(a.Text, b.Text), cmp.Compare(a.Evidence, b.Evidence), cmp.Compare(a.Remedy, b.Remedy))
+		cmp.Compare(a.Device, b.Device), cmp.Compare(a.Text, b.Text), cmp.Compare(a.Evidence, b.Evidence),
+		cmp.Compare(a.Remedy, b.Remedy))
 }

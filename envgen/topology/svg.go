@@ -36,7 +36,8 @@ func (c *canvas) add(format string, args ...any) { fmt.Fprintf(&c.b, format+"\n"
 
 // escape makes text of other machines fit for XML.
 func escape(text string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&#39;").Replace(plain.Line(text))
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'",
+		"&#39;").Replace(plain.Line(text))
 }
 
 func (c *canvas) text(x, y int, anchor, font string, size int, colour, weight, text string) {
@@ -75,7 +76,8 @@ func SVG(t envgen.Topology) []byte {
 	}
 	height := s.drawFindings(&body, s.height)
 	var page canvas
-	page.add(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">`, s.width, height, s.width, height)
+	page.add(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d">`, s.width, height,
+		s.width, height)
 	page.add(`<rect width="%d" height="%d" fill="%s"/>`, s.width, height, colourGround)
 	page.b.WriteString(body.b.String())
 	page.add(`</svg>`)
@@ -116,7 +118,8 @@ func (c *canvas) badge(x, y int, findings []envgen.Finding) {
 	if findings[0].Severity == envgen.SeverityError {
 		mark = "×"
 	}
-	c.add(`<g><title>%s</title><circle cx="%d" cy="%d" r="8" fill="%s"/>`, escape(strings.Join(texts, "; ")), x, y, severityColour(findings[0].Severity))
+	c.add(`<g><title>%s</title><circle cx="%d" cy="%d" r="8" fill="%s"/>`, escape(strings.Join(texts, "; ")), x, y,
+		severityColour(findings[0].Severity))
 	c.text(x, y+5, "middle", fontSans, 13, colourPaper, "bold", mark)
 	c.add(`</g>`)
 }
@@ -125,7 +128,8 @@ func (s *sheet) drawBox(c *canvas, f *figure) {
 	n := f.node
 	c.add(`<rect x="%d" y="%d" width="%d" height="%d" rx="8" fill="%s" stroke="%s" stroke-width="1.5"/>`,
 		f.x, f.y, boxWidthPx, f.h, colourPaper, colourInk)
-	c.add(`<path d="M%d %d v-%d q0 -8 8 -8 h%d q8 0 8 8 v%d z" fill="%s"/>`, f.x, f.y+headPx, headPx-8, boxWidthPx-16, headPx-8, colourInk)
+	c.add(`<path d="M%d %d v-%d q0 -8 8 -8 h%d q8 0 8 8 v%d z" fill="%s"/>`, f.x, f.y+headPx, headPx-8, boxWidthPx-16,
+		headPx-8, colourInk)
 	where := "no management address"
 	if n.Mgmt.IsValid() {
 		where = strings.TrimSpace(n.Mgmt.String() + " " + n.MgmtNIC)
@@ -255,7 +259,8 @@ func (s *sheet) drawDirect(c *canvas, i int) {
 		if b.y < a.y {
 			a, b = b, a
 		}
-		c.add(`<path d="M%d %d H%d q%d 0 %d 12 V%d q0 12 %d 12 H%d" %s/>`, a.x, a.y, x-out, out, out, b.y-12, -out, b.x, s.stroke(i))
+		c.add(`<path d="M%d %d H%d q%d 0 %d 12 V%d q0 12 %d 12 H%d" %s/>`, a.x, a.y, x-out, out, out, b.y-12, -out,
+			b.x, s.stroke(i))
 	default:
 		if b.x < a.x {
 			a, b = b, a
@@ -282,7 +287,8 @@ func (s *sheet) drawClosing(c *canvas, i int, a, b point, sideA, sideB side) {
 	}
 	x := s.closeX()
 	if sideB == sideLeft {
-		c.add(`<path d="M%d %d H%d q-12 0 -12 %d V%d q0 %d 12 %d H%d" %s/>`, a.x, a.y, x+12, 12*sign(b.y-a.y), b.y-12*sign(b.y-a.y),
+		c.add(`<path d="M%d %d H%d q-12 0 -12 %d V%d q0 %d 12 %d H%d" %s/>`, a.x, a.y, x+12, 12*sign(b.y-a.y),
+			b.y-12*sign(b.y-a.y),
 			12*sign(b.y-a.y), 12*sign(b.y-a.y), b.x, s.stroke(i))
 		return
 	}

@@ -41,7 +41,8 @@ type Input struct {
 func Observed(views []envgen.NodeView) Input {
 	in := Input{Cables: envgen.Cables(views), Strangers: envgen.Strangers(views)}
 	for _, v := range views {
-		in.Nodes = append(in.Nodes, Node{ID: v.ID, Host: v.Host, Inventory: v.Inventory, Mgmt: v.Mgmt, FabricPorts: v.Inventory.FabricPorts})
+		in.Nodes = append(in.Nodes,
+			Node{ID: v.ID, Host: v.Host, Inventory: v.Inventory, Mgmt: v.Mgmt, FabricPorts: v.Inventory.FabricPorts})
 	}
 	return in
 }
@@ -146,7 +147,8 @@ type device struct {
 func survey(in Input) (*world, error) {
 	w := &world{byEnd: map[envgen.PortEnd]*port{}, dead: map[int]bool{}}
 	nodes := slices.Clone(in.Nodes)
-	slices.SortStableFunc(nodes, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(nodes,
+		func(a, b Node) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID)) })
 	seen := map[string]string{}
 	for i, n := range nodes {
 		if other, dup := seen[n.ID]; dup {
@@ -163,7 +165,8 @@ func (w *world) add(at int, n Node, strangers map[string]string) {
 	h := &host{Node: n, at: at}
 	ports := envgen.Ports(n.Inventory)
 	h.byName = envgen.PortsByName(ports)
-	settings := envgen.RoleSettings{Mgmt: n.Mgmt, MgmtSubnet: n.MgmtSubnet, FabricPorts: n.FabricPorts, Strangers: strangers}
+	settings := envgen.RoleSettings{Mgmt: n.Mgmt, MgmtSubnet: n.MgmtSubnet, FabricPorts: n.FabricPorts,
+		Strangers: strangers}
 	roles, why := envgen.Roles(n.Inventory, ports, settings)
 	for i, p := range ports {
 		q := &port{Port: p, id: len(w.ports), host: h, role: roles[i], why: why[i], live: p.Live(n.Inventory)}
@@ -215,7 +218,8 @@ func (p *port) state() envgen.PortState {
 	for _, d := range p.devices {
 		ds := envgen.DeviceState{HCA: d.Name, PCI: d.PCI, State: d.State, Addresses: d.addrs}
 		if d.hasNIC {
-			ds.NIC, ds.Up, ds.Carrier, ds.MTU, ds.SpeedMbps = d.nic.Name, d.nic.Up, d.nic.Carrier, new(d.nic.MTU), d.nic.SpeedMbps
+			ds.NIC, ds.Up, ds.Carrier, ds.MTU, ds.SpeedMbps = d.nic.Name, d.nic.Up, d.nic.Carrier, new(d.nic.MTU),
+				d.nic.SpeedMbps
 		}
 		s.Devices = append(s.Devices, ds)
 	}

@@ -130,7 +130,8 @@ func Open(cfg Config) (*Log, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, tokens: cfg.Unauthenticated, refill: cfg.Now(), often: map[kind]*often{}, sources: map[string]*bucket{}}
+	l := &Log{cfg: cfg, tokens: cfg.Unauthenticated, refill: cfg.Now(), often: map[kind]*often{},
+		sources: map[string]*bucket{}}
 	if err := l.open(); err != nil {
 		return nil, fmt.Errorf("open audit log %s: %w", cfg.Path, err)
 	}
@@ -174,7 +175,8 @@ func (l *Log) Of(line Line) {
 	b := l.sources[line.Who]
 	if b == nil {
 		if len(l.sources) >= maxKinds { // whoever is full again need not be remembered
-			maps.DeleteFunc(l.sources, func(_ string, b *bucket) bool { return b.dropped == 0 && l.refilled(b, now) == l.cfg.SourceBytes })
+			maps.DeleteFunc(l.sources,
+				func(_ string, b *bucket) bool { return b.dropped == 0 && l.refilled(b, now) == l.cfg.SourceBytes })
 		}
 		b = &bucket{left: l.cfg.SourceBytes, at: now}
 		l.sources[line.Who] = b
@@ -203,7 +205,8 @@ func (l *Log) Often(line Line) {
 	defer l.mu.Unlock()
 	now := l.cfg.Now()
 	fresh := func(o *often) bool { since := now.Sub(o.since); return since >= 0 && since < l.cfg.Often }
-	k := kind{line.What, line.Who, line.From[:max(strings.LastIndexByte(line.From, ':'), 0)], line.Client, line.On, line.Outcome}
+	k := kind{line.What, line.Who, line.From[:max(strings.LastIndexByte(line.From, ':'), 0)], line.Client, line.On,
+		line.Outcome}
 	o := l.often[k]
 	switch {
 	case o == nil && len(l.often) >= maxKinds:

@@ -194,15 +194,18 @@ func (l *Leader) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReq
 		for _, m := range roster {
 			known = append(known, m.Host)
 		}
-		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
+		return wire.Acknowledged{},
+			fmt.Errorf("mark %s dead: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
 	}
 	m := roster[i]
 	if m.Ready {
-		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: its agent answers, and tells what runs there", r.Host, wire.ErrDenied)
+		return wire.Acknowledged{},
+			fmt.Errorf("mark %s dead: %w: its agent answers, and tells what runs there", r.Host, wire.ErrDenied)
 	}
 	at := AddressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, l.cfg.Inventory.Load())
 	if sign := l.SignOfLife(ctx, m.ID, at); sign != "" {
-		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrDenied, sign)
+		return wire.Acknowledged{},
+			fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrDenied, sign)
 	}
 	if err := l.Brain.MarkDead(m.ID); err != nil {
 		return wire.Acknowledged{}, err
@@ -216,7 +219,8 @@ func (l *Leader) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReq
 
 // recordDeath keeps the word for later leaders.
 func (l *Leader) recordDeath(ctx context.Context, id launcher.NodeID) error {
-	return l.Recorder(0).Apply(ctx, rendezvous.Death{Node: id, Boots: l.Brain.Boots(id)}.Entry(), func() bool { return false })
+	return l.Recorder(0).Apply(ctx, rendezvous.Death{Node: id, Boots: l.Brain.Boots(id)}.Entry(),
+		func() bool { return false })
 }
 
 // noteHeard ends the words about machines that have shown themselves since.

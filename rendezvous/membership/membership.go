@@ -73,7 +73,8 @@ func Open(cfg Config) (*Membership, error) {
 // refused writes down a connection that the listener has turned away.
 func (m *Membership) refused(from netip.AddrPort, err error) {
 	m.log.Debug("refuse a connection", "from", from, "error", err)
-	m.cfg.Audit.Unauthenticated(audit.Line{What: "handshake", From: from.String(), Outcome: audit.Refused, Why: err.Error()})
+	m.cfg.Audit.Unauthenticated(audit.Line{What: "handshake", From: from.String(), Outcome: audit.Refused,
+		Why: err.Error()})
 }
 
 // ErrLeft ends Run: this node has left its cluster.

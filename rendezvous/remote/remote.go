@@ -225,7 +225,8 @@ func (r *Cluster) keep(change func(*State)) {
 	before, _ := json.Marshal(r.state)
 	change(&r.state)
 	after, err := json.Marshal(r.state)
-	if _, gone := os.Stat(r.dir); err == nil && gone == nil && string(before) != string(after) { // else there was a logout meanwhile
+	if _, gone := os.Stat(r.dir); err == nil && gone == nil &&
+		string(before) != string(after) { // else there was a logout meanwhile
 		_ = save(r.dir, r.state)
 	}
 }

@@ -48,7 +48,8 @@ type Trusted struct {
 
 // String keeps the keys out of logs.
 func (t Trusted) String() string {
-	return fmt.Sprintf("%d members, %d clients, %d keys and %d of before, of epoch %d, entry %d", len(t.Members.Members), len(t.Members.Clients), len(t.Keyring), len(t.Retired), t.Members.Epoch.N, t.Members.Index)
+	return fmt.Sprintf("%d members, %d clients, %d keys and %d of before, of epoch %d, entry %d",
+		len(t.Members.Members), len(t.Members.Clients), len(t.Keyring), len(t.Retired), t.Members.Epoch.N, t.Members.Index)
 }
 
 // GoString does so for %#v.

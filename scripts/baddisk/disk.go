@@ -113,7 +113,8 @@ func (d *disk) mount(folder string) (*fuse.Server, error) {
 	second := time.Second
 	server, err := fs.Mount(folder, n, &fs.Options{
 		EntryTimeout: &second, AttrTimeout: &second,
-		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true, FsName: "baddisk", Name: "baddisk", DisableXAttrs: true},
+		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true, FsName: "baddisk", Name: "baddisk",
+			DisableXAttrs: true},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mount on %s: %w", folder, err)
@@ -149,7 +150,8 @@ func (n *node) open(h fs.FileHandle, flags uint32, errno syscall.Errno) fs.FileH
 	return &file{LoopbackFile: h.(*fs.LoopbackFile), n: n}
 }
 
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode,
+	fs.FileHandle, uint32, syscall.Errno) {
 	if errno := n.d.meet("write"); errno != 0 {
 		return nil, nil, 0, errno
 	}
@@ -177,7 +179,8 @@ func (n *node) Rmdir(ctx context.Context, name string) syscall.Errno {
 	return n.LoopbackNode.Rmdir(ctx, name)
 }
 
-func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+func (n *node) Rename(ctx context.Context, name string, parent fs.InodeEmbedder, newName string,
+	flags uint32) syscall.Errno {
 	n.d.keeper.unlinks(parent.(*node).name(), newName)
 	return n.LoopbackNode.Rename(ctx, name, &parent.(*node).LoopbackNode, newName, flags)
 }

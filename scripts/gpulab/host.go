@@ -143,7 +143,8 @@ func devices(gpu string) error {
 	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
 		return err
 	}
-	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", filepath.Base(gpu)} {
+	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty", "nvidiactl", "nvidia-uvm",
+		"nvidia-uvm-tools", "nvidia-modeset", filepath.Base(gpu)} {
 		from, to := filepath.Join(old, name), filepath.Join("/dev", name)
 		if _, err := os.Stat(from); err != nil {
 			continue
@@ -173,7 +174,8 @@ func devices(gpu string) error {
 	if err := unix.Mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID, "mode=1777"); err != nil {
 		return err
 	}
-	for to, from := range map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"} {
+	for to, from := range map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0",
+		"stdout": "fd/1", "stderr": "fd/2"} {
 		if err := os.Symlink(from, filepath.Join("/dev", to)); err != nil {
 			return err
 		}
@@ -208,7 +210,8 @@ func configure(number int) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(netlink.LinkSetMTU(link, n.mtu), netlink.AddrAdd(link, addr), netlink.LinkSetUp(link)); err != nil {
+		if err := errors.Join(netlink.LinkSetMTU(link, n.mtu), netlink.AddrAdd(link, addr),
+			netlink.LinkSetUp(link)); err != nil {
 			return fmt.Errorf("set up %s: %w", n.name, err)
 		}
 	}
@@ -259,7 +262,8 @@ func switchMain(args []string) error {
 		for j, n := range nics {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name, attrs.MTU, attrs.MasterIndex = fmt.Sprintf("h%dn%d", i+1, j), n.mtu, bridges[n.bridge]
-			veth := &netlink.Veth{LinkAttrs: attrs, PeerName: n.name, PeerNamespace: netlink.NsPid(pid), PeerHardwareAddr: n.hwaddr(i + 1)}
+			veth := &netlink.Veth{LinkAttrs: attrs, PeerName: n.name, PeerNamespace: netlink.NsPid(pid),
+				PeerHardwareAddr: n.hwaddr(i + 1)}
 			if err := netlink.LinkAdd(veth); err != nil {
 				return fmt.Errorf("add %s of host %d: %w", n.name, i+1, err)
 			}

@@ -176,7 +176,8 @@ func (l *lab) make(devices []string) error {
 		pids = append(pids, strconv.Itoa(h.pid()))
 	}
 	var err error
-	if l.sw, err = startKeeper(filepath.Join(l.o.dir, "switch.log"), syscall.CLONE_NEWNET, append([]string{"switch"}, pids...)...); err != nil {
+	if l.sw, err = startKeeper(filepath.Join(l.o.dir, "switch.log"), syscall.CLONE_NEWNET,
+		append([]string{"switch"}, pids...)...); err != nil {
 		return err
 	}
 	for _, h := range l.hosts {
@@ -246,7 +247,8 @@ func (l *lab) on(ctx context.Context, number int, argv ...string) *exec.Cmd {
 		args = append(args, strconv.Itoa(l.sw.pid()), "--")
 	} else {
 		h := l.hosts[number-1]
-		args = append(args, strconv.Itoa(h.pid()), "--mount", "--uts", "--ipc", "--pid", "--", "env", "-C", "/", "SPARKRUN_SYSFS="+filepath.Join(h.dir, "sys"))
+		args = append(args, strconv.Itoa(h.pid()), "--mount", "--uts", "--ipc", "--pid", "--", "env", "-C", "/",
+			"SPARKRUN_SYSFS="+filepath.Join(h.dir, "sys"))
 	}
 	cmd := exec.CommandContext(ctx, "nsenter", append(args, argv...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -261,7 +263,8 @@ func (l *lab) output(ctx context.Context, number int, argv ...string) (string, e
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", argv[0]+" "+strings.Join(argv[1:min(len(argv), 4)], " "), err, tail(errs.String()+out.String()))
+		err = fmt.Errorf("%s: %w: %s", argv[0]+" "+strings.Join(argv[1:min(len(argv), 4)], " "), err,
+			tail(errs.String()+out.String()))
 	}
 	return out.String(), err
 }

@@ -49,10 +49,12 @@ func main() {
 	}
 	var o options
 	flag.IntVar(&o.hosts, "hosts", 0, "how many hosts (default: one a GPU, 8 at most)")
-	flag.StringVar(&o.dir, "dir", "", "keep logs and results in this folder (default: a new one in /tmp, removed unless something failed)")
+	flag.StringVar(&o.dir, "dir", "",
+		"keep logs and results in this folder (default: a new one in /tmp, removed unless something failed)")
 	flag.StringVar(&o.sparkrun, "sparkrun", "sparkrun", "the program to test")
 	flag.StringVar(&o.sweep, "sweep", "", "workloads/sweep.py, to be started by mpirun for comparison")
-	flag.StringVar(&o.source, "nccl-tests-src", "", "folder with the sources of nccl-tests, to be built by sparkrun nccl-test build")
+	flag.StringVar(&o.source, "nccl-tests-src", "",
+		"folder with the sources of nccl-tests, to be built by sparkrun nccl-test build")
 	flag.StringVar(&o.nccl, "nccl-src", "", "folder with the sources of NCCL, to be built with them")
 	flag.StringVar(&o.tests, "nccl-tests", "", "folder of nccl-tests built with MPI=1 already")
 	flag.StringVar(&o.python, "python", "python3", "an interpreter with PyTorch")

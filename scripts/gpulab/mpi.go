@@ -41,20 +41,24 @@ func (l *lab) mpirun(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 		return nil, err
 	}
 	args := []string{
-		"mpirun", "--allow-run-as-root", "-np", strconv.Itoa(len(names)), "-H", strings.Join(names, ","), "--oversubscribe", "--map-by", "node", "--bind-to", "none", "--display-allocation",
-		"--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "oob_tcp_if_include", "172.30.0.0/24", "--mca", "btl", "self,tcp", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "172.30.0.0/24",
+		"mpirun", "--allow-run-as-root", "-np", strconv.Itoa(len(names)), "-H", strings.Join(names, ","),
+		"--oversubscribe", "--map-by", "node", "--bind-to", "none", "--display-allocation",
+		"--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "oob_tcp_if_include", "172.30.0.0/24",
+		"--mca", "btl", "self,tcp", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "172.30.0.0/24",
 		"--mca", "orte_tmpdir_base", "/run",
 		"-x", "NCCL_NET=Socket", "-x", "NCCL_SOCKET_IFNAME=" + primary, "-x", "GLOO_SOCKET_IFNAME=" + primary,
 		"-x", "PATH", "-x", "LD_LIBRARY_PATH",
 	}
 	for _, kv := range os.Environ() {
-		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "NCCL_") && name != "NCCL_NET" && name != "NCCL_SOCKET_IFNAME" || strings.HasPrefix(name, "TORCH_SYMM_MEM_") {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "NCCL_") && name != "NCCL_NET" &&
+			name != "NCCL_SOCKET_IFNAME" || strings.HasPrefix(name, "TORCH_SYMM_MEM_") {
 			args = append(args, "-x", name)
 		}
 	}
 	cmd := l.on(ctx, 0, append(args, argv...)...)
 	// An image may tell Open MPI to stay on its own machine (OMPI_MCA_plm=isolated).
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "OMPI_") || strings.HasPrefix(kv, "PMIX_") })
+	cmd.Env = slices.DeleteFunc(os.Environ(),
+		func(kv string) bool { return strings.HasPrefix(kv, "OMPI_") || strings.HasPrefix(kv, "PMIX_") })
 	return cmd, nil
 }
 
@@ -75,7 +79,8 @@ func (l *lab) besideMPI(ctx context.Context) (string, error) {
 	defer cancel()
 	return l.inTurns(ctx, "torch", func(i int) (*exec.Cmd, error) {
 		start := `RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK MASTER_ADDR=$1 MASTER_PORT=$2 exec "$3" -u -c "$4" all_reduce $5 $5 2 20 2`
-		return l.mpirun(ctx, "sh", "-c", start, "-", nics[1].addr(1), strconv.Itoa(29600+i), l.o.python, string(text), strconv.FormatInt(most, 10))
+		return l.mpirun(ctx, "sh", "-c", start, "-", nics[1].addr(1), strconv.Itoa(29600+i), l.o.python, string(text),
+			strconv.FormatInt(most, 10))
 	})
 }
 

@@ -74,7 +74,8 @@ func (l *lab) testsBesideMPI(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	return l.inTurns(ctx, "nccl-tests", func(int) (*exec.Cmd, error) {
-		return l.testsByMPI(ctx, "all_reduce", "-b", l.o.max, "-e", l.o.max, "-f", "2", "-g", "1", "-c", "1", "-n", "20", "-w", "2")
+		return l.testsByMPI(ctx, "all_reduce", "-b", l.o.max, "-e", l.o.max, "-f", "2", "-g", "1", "-c", "1", "-n",
+			"20", "-w", "2")
 	})
 }
 

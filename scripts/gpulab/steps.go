@@ -110,7 +110,8 @@ func gpuMemory(ctx context.Context) (string, error) {
 // sockets, over the interface that sparkrun names. What the machine's own environment
 // says about NCCL counts here, too.
 func (l *lab) launch(ctx context.Context, workload string, args ...string) *exec.Cmd {
-	argv := []string{l.o.sparkrun, "launch", workload, "--nodes", strconv.Itoa(l.o.hosts), "--workdir", "/", "--env", "NCCL_NET=Socket", "--env", "NCCL_DEBUG=INFO"}
+	argv := []string{l.o.sparkrun, "launch", workload, "--nodes", strconv.Itoa(l.o.hosts), "--workdir", "/", "--env",
+		"NCCL_NET=Socket", "--env", "NCCL_DEBUG=INFO"}
 	if strings.Contains(l.o.python, "/") || l.o.python != "python3" {
 		argv = append(argv, "--python", l.o.python)
 	}
@@ -179,7 +180,8 @@ func (l *lab) reduce(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	figures := fmt.Sprintf("%d ranks right; sent: fabric %d MiB, management %d MiB", right, (fabric2-fabric)>>20, (mgmt2-mgmt)>>20)
+	figures := fmt.Sprintf("%d ranks right; sent: fabric %d MiB, management %d MiB", right, (fabric2-fabric)>>20,
+		(mgmt2-mgmt)>>20)
 	if fabric2-fabric < 10*(mgmt2-mgmt) {
 		return figures, errors.New("it did not go over the fabric")
 	}

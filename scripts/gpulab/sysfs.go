@@ -54,7 +54,8 @@ func sysfs(root string, host int) error {
 			if _, err := fmt.Sscanf(n.addr(host), "%d.%d.%d.%d", &a[0], &a[1], &a[2], &a[3]); err != nil {
 				return err
 			}
-			files[fmt.Sprintf("%sgids/%d", port, row)] = fmt.Sprintf("0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x", a[0], a[1], a[2], a[3])
+			files[fmt.Sprintf("%sgids/%d", port, row)] = fmt.Sprintf("0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x",
+				a[0], a[1], a[2], a[3])
 			files[fmt.Sprintf("%sgid_attrs/types/%d", port, row)] = kind
 			files[fmt.Sprintf("%sgid_attrs/ndevs/%d", port, row)] = n.name
 		}

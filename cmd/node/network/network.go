@@ -213,7 +213,8 @@ func (n *Network) tellListeners(ctx context.Context, g *gossip.Gossip) error {
 // meta is what this node tells of itself.
 func (n *Network) meta() gossip.Meta {
 	meta := gossip.Meta{
-		ID: string(n.cfg.Self.ID), Host: n.cfg.Self.Host, RPCPort: n.cfg.Self.RPCPort, Epoch: n.cfg.Epoch.N, Version: n.cfg.Self.Version,
+		ID: string(n.cfg.Self.ID), Host: n.cfg.Self.Host, RPCPort: n.cfg.Self.RPCPort, Epoch: n.cfg.Epoch.N,
+		Version: n.cfg.Self.Version,
 	}
 	return meta.WithFabric(dial.FabricAddrs(n.cfg.Inventory.Load(), n.cfg.Management))
 }

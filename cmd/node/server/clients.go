@@ -35,7 +35,8 @@ const rootName = "root"
 func (s *Server) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request) {
 	c, err := s.clientCaller(p.NodeID, r.RemoteAddr)
 	if err != nil {
-		s.cfg.Audit.Unauthenticated(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID, Outcome: audit.Refused, Why: err.Error()})
+		s.cfg.Audit.Unauthenticated(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID,
+			Outcome: audit.Refused, Why: err.Error()})
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}

@@ -48,7 +48,8 @@ func (q *quotas) enter(h holder) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !h.root && q.open[h.name] >= q.max.Open {
-		return fmt.Errorf("%w: %s has %d %s under way here: wait for their answers", wire.ErrDenied, h.name, q.max.Open, q.what)
+		return fmt.Errorf("%w: %s has %d %s under way here: wait for their answers", wire.ErrDenied, h.name,
+			q.max.Open, q.what)
 	}
 	q.open[h.name]++
 	return nil

@@ -122,7 +122,8 @@ func (s *Server) cluster(ctx context.Context) *http.Server {
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelInfo),
 		IdleTimeout:       2 * time.Minute,
 		ConnContext:       countUnauthenticated,
-		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second, MaxReadFrameSize: frameSize},
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second,
+			MaxReadFrameSize: frameSize},
 	}
 	srv.Protocols.SetHTTP2(true)
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -54,7 +54,8 @@ type locals struct {
 }
 
 func newLocals(l net.Listener, log *slog.Logger) *locals {
-	return &locals{Listener: l, log: log, uid: peerUID, name: loginName, quotas: newQuotas("connections", Quota{}.or(localConns))}
+	return &locals{Listener: l, log: log, uid: peerUID, name: loginName,
+		quotas: newQuotas("connections", Quota{}.or(localConns))}
 }
 
 // local is a connection of a user's: the kernel says whose (SO_PEERCRED).
@@ -146,7 +147,10 @@ func peerUID(c net.Conn) (uint32, error) {
 	}
 	var cred *unix.Ucred
 	var credErr error
-	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		cred,
+			credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
 		return 0, err
 	}
 	if credErr != nil {

@@ -23,7 +23,8 @@ func (s *Status) raft(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Ra
 		return wire.RaftStatus{}, err
 	}
 	res := wire.RaftStatus{
-		Cluster: st.Cluster, Epoch: st.Epoch, EpochBy: st.EpochBy, Term: st.Term, Self: self.Host, Leader: st.Leader, Problem: st.Problem,
+		Cluster: st.Cluster, Epoch: st.Epoch, EpochBy: st.EpochBy, Term: st.Term, Self: self.Host, Leader: st.Leader,
+		Problem: st.Problem,
 	}
 	for _, m := range st.Nodes {
 		r := wire.NodeRaft{ID: m.ID, Host: m.Host, Role: m.Role}

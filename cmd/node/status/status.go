@@ -146,11 +146,13 @@ func (s *Status) alone(problem error) wire.Status {
 	raft, epoch, self := s.cfg.Failover.Raft(), s.cfg.Failover.Epoch(), s.cfg.Self
 	_, term := raft.Leader()
 	st := wire.Status{
-		Cluster: self.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error(), Heard: raft.LastContact(),
+		Cluster: self.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error(),
+		Heard: raft.LastContact(),
 	}
 	roles := s.cfg.Failover.Roles()
 	for _, m := range s.cfg.Record.Nodes() {
-		n := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID], Witness: m.Witness}
+		n := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID],
+			Witness: m.Witness}
 		if since, missed := s.missed(m.ID); missed {
 			n.State, n.Since = "away", since
 		}

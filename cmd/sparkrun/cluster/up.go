@@ -125,7 +125,8 @@ func runUp(ctx context.Context, a *app.App, o upOptions) error {
 	}
 	results, err := bootstrap.Up(ctx, bootstrap.Config{
 		Targets: o.targets, SSH: ssh, Binary: binaries(a, o.release), Unit: scripts.Unit,
-		Cluster: cluster, ClusterOf: membership.ClusterOf, Ports: []int{membership.DefaultRPCPort, membership.DefaultGossipPort},
+		Cluster: cluster, ClusterOf: membership.ClusterOf,
+		Ports:   []int{membership.DefaultRPCPort, membership.DefaultGossipPort},
 		Upgrade: o.upgrade, Downgrade: o.older, Together: rendezvous.Together, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {

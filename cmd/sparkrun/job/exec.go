@@ -87,7 +87,8 @@ in the background stays until then. Only the job's user, and root, may do this.`
 func runExec(ctx context.Context, a *app.App, o execOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	v := execSession{agent: b, in: follow.InForeground(a.In), out: a.Out, err: a.Err, began: follow.NewFlagged(), say: a.Say}
+	v := execSession{agent: b, in: follow.InForeground(a.In), out: a.Out, err: a.Err, began: follow.NewFlagged(),
+		say: a.Say}
 	v.r = wire.ExecRequest{Job: o.job, Rank: o.rank, Guest: uuid.NewString(), Argv: o.argv, Stdin: o.stdin}
 	if o.tty {
 		var err error

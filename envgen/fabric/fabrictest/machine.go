@@ -58,7 +58,8 @@ func (h *Host) makeSpark(mac, mgmt string, o opts) error {
 		last := fmt.Sprintf("%s%02x", low, f.mac)
 		h.devices[f.pci] = &device{rdma: f.rdma, net: f.net, rows: 2}
 		err = errors.Join(err, h.lines("card "+f.pci+healthy,
-			fmt.Sprintf("hca %s on=%s net=%s guid=4ebb:4703:00%s:%s fw=28.45.4028 type=MT4129%s", f.rdma, f.pci, f.net, high, last, down),
+			fmt.Sprintf("hca %s on=%s net=%s guid=4ebb:4703:00%s:%s fw=28.45.4028 type=MT4129%s", f.rdma, f.pci, f.net,
+				high, last, down),
 			fmt.Sprintf("gid %s 0 v1 fe80::4ebb:47ff:fe%s:%s %s", f.rdma, high, last, f.net),
 			fmt.Sprintf("gid %s 1 v2 fe80::4ebb:47ff:fe%s:%s %s", f.rdma, high, last, f.net),
 			fmt.Sprintf("net %s on=%s port=%s", f.net, f.pci, f.port),
@@ -89,7 +90,8 @@ func (h *Host) plug(pci, addr, gbps string) error {
 	if d == nil {
 		return nil
 	}
-	err := errors.Join(h.files("class/infiniband/"+d.rdma+"/ports/1", "state", "4:_ACTIVE", "phys_state", "5:_LinkUp", "rate", gbps+"_Gb/sec_(2X_NDR)"),
+	err := errors.Join(h.files("class/infiniband/"+d.rdma+"/ports/1", "state", "4:_ACTIVE", "phys_state", "5:_LinkUp",
+		"rate", gbps+"_Gb/sec_(2X_NDR)"),
 		h.file("class/net/"+d.net+"/speed", gbps+"000"), h.Line("link "+d.net+" carrier"))
 	if addr == "-" {
 		return err
@@ -104,7 +106,8 @@ func (h *Host) hold(d *device, addr string) error {
 		return err
 	}
 	for _, version := range []string{"v1", "v2"} {
-		err = errors.Join(err, h.gid([]string{d.rdma, strconv.Itoa(d.rows), version, netip.AddrFrom16(prefix.Addr().As16()).String(), d.net}))
+		err = errors.Join(err, h.gid([]string{d.rdma, strconv.Itoa(d.rows), version,
+			netip.AddrFrom16(prefix.Addr().As16()).String(), d.net}))
 		d.rows++
 	}
 	return errors.Join(err, h.Line("link "+d.net+" "+addr))
@@ -119,13 +122,15 @@ func (h *Host) nic(words []string, o opts) error {
 	rest := strings.Join(words[4:], " ")
 	h.devices[pci] = &device{rdma: rdma, net: net}
 	mac := fmt.Sprintf("a0:88:c2:%s:%s:0%s", pci[2:4], pci[5:7], pci[len(pci)-1:])
-	err := h.lines("card "+pci+" "+rest, fmt.Sprintf("hca %s on=%s net=%s type=MT4129 fw=28.39.1002 %s", rdma, pci, net, rest),
+	err := h.lines("card "+pci+" "+rest,
+		fmt.Sprintf("hca %s on=%s net=%s type=MT4129 fw=28.39.1002 %s", rdma, pci, net, rest),
 		fmt.Sprintf("net %s on=%s port=p0", net, pci), fmt.Sprintf("link %s mac=%s mtu=9000 up", net, mac))
 	if o["layer"] == "InfiniBand" {
 		return errors.Join(err, h.lines("link "+net+" kind=ipoib carrier "+addr, "gid "+rdma+" 0 v1 fe80::a288:c2ff:fe46:1"))
 	}
 	h.devices[pci].rows = 2
-	return errors.Join(err, h.lines("gid "+rdma+" 0 v1 fe80::a288:c2ff:fe46:1 "+net, "gid "+rdma+" 1 v2 fe80::a288:c2ff:fe46:1 "+net), h.plug(pci, addr, "400"))
+	return errors.Join(err, h.lines("gid "+rdma+" 0 v1 fe80::a288:c2ff:fe46:1 "+net,
+		"gid "+rdma+" 1 v2 fe80::a288:c2ff:fe46:1 "+net), h.plug(pci, addr, "400"))
 }
 
 // on returns the function beneath an interface.
@@ -146,7 +151,8 @@ func (h *Host) address(net string, addrs []string) error {
 	}
 	for ; d.rows > 2; d.rows-- {
 		row, port := strconv.Itoa(d.rows-1), "class/infiniband/"+d.rdma+"/ports/1"
-		err = errors.Join(err, h.files(port, "gids/"+row, gidText(netip.IPv6Unspecified()), "gid_attrs/types/"+row, einval, "gid_attrs/ndevs/"+row, einval))
+		err = errors.Join(err, h.files(port, "gids/"+row, gidText(netip.IPv6Unspecified()), "gid_attrs/types/"+row,
+			einval, "gid_attrs/ndevs/"+row, einval))
 	}
 	err = errors.Join(err, h.Line("link "+net+" bare"))
 	for _, a := range addrs {
@@ -163,7 +169,8 @@ func (h *Host) cut(how string, nets []string) error {
 		if bad != nil {
 			return bad
 		}
-		err = errors.Join(err, h.files("class/infiniband/"+d.rdma+"/ports/1", "state", "1:_DOWN", "phys_state", "3:_Disabled", "rate", "40_Gb/sec_(4X_QDR)"),
+		err = errors.Join(err, h.files("class/infiniband/"+d.rdma+"/ports/1", "state", "1:_DOWN", "phys_state",
+			"3:_Disabled", "rate", "40_Gb/sec_(4X_QDR)"),
 			h.file("class/net/"+net+"/speed", "-1"), h.Line("link "+net+" "+how))
 	}
 	return err

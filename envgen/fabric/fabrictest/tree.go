@@ -42,7 +42,10 @@ func (h *Host) resolve(name string) (string, error) {
 
 // remove takes a file, a link or a folder with all that is in it away.
 func (h *Host) remove(name string) {
-	maps.DeleteFunc(h.Files, func(file string, _ *fstest.MapFile) bool { return file == name || strings.HasPrefix(file, name+"/") })
+	maps.DeleteFunc(h.Files, func(file string, _ *fstest.MapFile) bool {
+		return file == name ||
+			strings.HasPrefix(file, name+"/")
+	})
 }
 
 // files writes several: name, content, name, content.
@@ -99,8 +102,9 @@ func (h *Host) hca(name string, o opts) error {
 			h.dir(card + "/net/" + o["net"])
 		}
 	}
-	err = errors.Join(err, h.symlink("class/infiniband/"+name, dir), h.files(dir, "parent", o["parent"], "node_guid", o["guid"],
-		"sys_image_guid", o.or("image", o["guid"]), "fw_ver", o["fw"], "hca_type", o["type"]),
+	err = errors.Join(err, h.symlink("class/infiniband/"+name, dir),
+		h.files(dir, "parent", o["parent"], "node_guid", o["guid"],
+			"sys_image_guid", o.or("image", o["guid"]), "fw_ver", o["fw"], "hca_type", o["type"]),
 		h.files(dir+"/ports/1", "state", o.or("state", "4:_ACTIVE"), "phys_state", o.or("phys", "5:_LinkUp"),
 			"rate", o.or("rate", "200_Gb/sec_(2X_NDR)"), "link_layer", o.or("layer", "Ethernet")))
 	var rows int
@@ -110,7 +114,8 @@ func (h *Host) hca(name string, o opts) error {
 	for i := range rows {
 		// An empty row can be read; its type and interface cannot.
 		n := fmt.Sprint(i)
-		err = errors.Join(err, h.files(dir+"/ports/1", "gids/"+n, gidText(netip.IPv6Unspecified()), "gid_attrs/types/"+n, einval, "gid_attrs/ndevs/"+n, einval))
+		err = errors.Join(err, h.files(dir+"/ports/1", "gids/"+n, gidText(netip.IPv6Unspecified()),
+			"gid_attrs/types/"+n, einval, "gid_attrs/ndevs/"+n, einval))
 	}
 	return err
 }
@@ -128,7 +133,8 @@ func (h *Host) gid(words []string) error {
 	if !ok {
 		return fmt.Errorf("no such type as %q", words[2])
 	}
-	err = h.files("class/infiniband/"+words[0]+"/ports/1", "gids/"+words[1], gidText(addr), "gid_attrs/types/"+words[1], kind)
+	err = h.files("class/infiniband/"+words[0]+"/ports/1", "gids/"+words[1], gidText(addr),
+		"gid_attrs/types/"+words[1], kind)
 	if len(words) > 4 {
 		err = errors.Join(err, h.file("class/infiniband/"+words[0]+"/ports/1/gid_attrs/ndevs/"+words[1], words[4]))
 	}
@@ -160,7 +166,8 @@ func (h *Host) net(name string, o opts) error {
 	if o.has("on") {
 		err = h.symlink(dir+"/device", path.Dir(path.Dir(dir)))
 	}
-	err = errors.Join(err, h.symlink("class/net/"+name, dir), h.files(dir, "speed", o.or("speed", "-1"), "phys_port_name", o["port"]))
+	err = errors.Join(err, h.symlink("class/net/"+name, dir),
+		h.files(dir, "speed", o.or("speed", "-1"), "phys_port_name", o["port"]))
 	if o.has("wireless") {
 		h.dir(dir + "/wireless")
 	}

@@ -13,7 +13,8 @@ func (c *checker) once() {
 		for _, r := range c.lives[k].starts {
 			s := seat{r.Stage, r.Rank}
 			if first, twice := by[s]; twice {
-				c.broken("P2", r.Boot, "%s: rank %d was exec'd as %d on %s and as %d on %s", k, r.Rank, first.PID, first.Host, r.PID, r.Host)
+				c.broken("P2", r.Boot, "%s: rank %d was exec'd as %d on %s and as %d on %s", k, r.Rank, first.PID,
+					first.Host, r.PID, r.Host)
 				continue
 			}
 			by[s] = r
@@ -31,7 +32,8 @@ func (c *checker) apart() {
 			}
 			start, began := c.lives[later].first()
 			if last := c.lives[earlier].latest(); began && last.Boot >= start.Boot {
-				c.broken("P3", start.Boot, "%s: rank %d started on %s, and process %d of rank %d of %s lived on %s, %s later at least",
+				c.broken("P3", start.Boot,
+					"%s: rank %d started on %s, and process %d of rank %d of %s lived on %s, %s later at least",
 					later, start.Rank, start.Host, last.PID, last.Rank, earlier, last.Host, span(last.Boot-start.Boot))
 			}
 		}
@@ -55,13 +57,15 @@ func (c *checker) together() {
 			continue
 		}
 		if n := len(births[k]); n < int(first.Nodes) {
-			c.broken("P9", first.Boot, "%s: rank %d started on %s, and %d of %d nodes were ever prepared", k, first.Rank, first.Host, n, first.Nodes)
+			c.broken("P9", first.Boot, "%s: rank %d started on %s, and %d of %d nodes were ever prepared", k,
+				first.Rank, first.Host, n, first.Nodes)
 		}
 		for _, b := range births[k] {
 			// By the clock of the wall, as the file system's: it may be set between two
 			// boots, not within a start.
 			if b.Real > first.Real {
-				c.broken("P9", first.Boot, "%s: rank %d started on %s %s before %s was prepared", k, first.Rank, first.Host, span(b.Real-first.Real), b.Host)
+				c.broken("P9", first.Boot, "%s: rank %d started on %s %s before %s was prepared", k, first.Rank,
+					first.Host, span(b.Real-first.Real), b.Host)
 			}
 		}
 		c.complete(k, first)
@@ -94,7 +98,8 @@ func (c *checker) gone() {
 			}
 		}
 		for _, r := range c.Records {
-			if r.Kind == State && r.Job == k.Job && (r.Generation > k.Generation || r.Generation == k.Generation && rankOf(r.State) == ended) {
+			if r.Kind == State && r.Job == k.Job &&
+				(r.Generation > k.Generation || r.Generation == k.Generation && rankOf(r.State) == ended) {
 				over[k] = earliest(over[k], r.Until)
 			}
 		}
@@ -106,7 +111,8 @@ func (c *checker) gone() {
 		limit := c.calm(over[k], c.Kill)
 		for _, last := range c.lives[k].last {
 			if last.Boot > limit {
-				c.broken("P6", limit, "%s: process %d of rank %d lived on %s, %s after its generation was over", k, last.PID, last.Rank, last.Host, span(last.Boot-over[k]))
+				c.broken("P6", limit, "%s: process %d of rank %d lived on %s, %s after its generation was over", k,
+					last.PID, last.Rank, last.Host, span(last.Boot-over[k]))
 			}
 		}
 	}
@@ -135,7 +141,8 @@ func (c *checker) whole() {
 }
 
 func (c *checker) compare(log Log, l *life) {
-	lines := slices.SortedStableFunc(slices.Values(l.lines[log.Rank]), func(a, b Record) int { return int(a.Number) - int(b.Number) })
+	lines := slices.SortedStableFunc(slices.Values(l.lines[log.Rank]),
+		func(a, b Record) int { return int(a.Number) - int(b.Number) })
 	var wrote []byte
 	for i, r := range lines {
 		text := Text(log.Key, log.Rank, r.Number)
@@ -152,13 +159,15 @@ func (c *checker) compare(log Log, l *life) {
 		}
 		end := p.Offset + int64(len(p.Data))
 		if p.Offset < next || end > int64(len(wrote)) || string(wrote[p.Offset:end]) != p.Data {
-			c.broken("P7", 0, "%s: rank %d: what was read at byte %d (%.60q) is not what it wrote there", log.Key, log.Rank, p.Offset, p.Data)
+			c.broken("P7", 0, "%s: rank %d: what was read at byte %d (%.60q) is not what it wrote there", log.Key,
+				log.Rank, p.Offset, p.Data)
 			return
 		}
 		next = end
 	}
 	if missing > log.Notes {
-		c.broken("P7", 0, "%s: rank %d: output is missing in %d places, and %d are told of", log.Key, log.Rank, missing, log.Notes)
+		c.broken("P7", 0, "%s: rank %d: output is missing in %d places, and %d are told of", log.Key, log.Rank,
+			missing, log.Notes)
 	}
 	// Who exited by itself had written everything: only a power cut may take the end.
 	exit, exited := l.exits[log.Rank]

@@ -95,10 +95,12 @@ var ErrRecord = errors.New("no record of a witness")
 // Encode gives the record's recordBytes bytes, or an error where a name is too long.
 func (r Record) Encode() ([]byte, error) {
 	b := make([]byte, 0, recordBytes)
-	for _, n := range []uint32{uint32(r.Kind), uint32(r.Rank), uint32(r.World), uint32(r.Nodes), uint32(r.PID), uint32(r.Code)} {
+	for _, n := range []uint32{uint32(r.Kind), uint32(r.Rank), uint32(r.World), uint32(r.Nodes), uint32(r.PID),
+		uint32(r.Code)} {
 		b = binary.LittleEndian.AppendUint32(b, n)
 	}
-	for _, n := range []uint64{r.Generation, uint64(r.Boot), uint64(r.Mono), uint64(r.Real), r.Number, r.Hash, uint64(r.Until), 0} {
+	for _, n := range []uint64{r.Generation, uint64(r.Boot), uint64(r.Mono), uint64(r.Real), r.Number, r.Hash,
+		uint64(r.Until), 0} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	for _, s := range []string{r.Job, r.Host, r.Stage, r.State} {
@@ -123,8 +125,10 @@ func Decode(b []byte) (Record, error) {
 		return string(s)
 	}
 	var r Record
-	r.Kind, r.Rank, r.World, r.Nodes, r.PID, r.Code = Kind(u32()), int32(u32()), int32(u32()), int32(u32()), int32(u32()), int32(u32())
-	r.Generation, r.Boot, r.Mono, r.Real, r.Number, r.Hash, r.Until = u64(), int64(u64()), int64(u64()), int64(u64()), u64(), u64(), int64(u64())
+	r.Kind, r.Rank, r.World, r.Nodes, r.PID, r.Code = Kind(u32()), int32(u32()), int32(u32()), int32(u32()),
+		int32(u32()), int32(u32())
+	r.Generation, r.Boot, r.Mono, r.Real, r.Number, r.Hash, r.Until = u64(), int64(u64()), int64(u64()), int64(u64()),
+		u64(), u64(), int64(u64())
 	u64()
 	r.Job, r.Host, r.Stage, r.State = name(), name(), name(), name()
 	return r, nil

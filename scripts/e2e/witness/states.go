@@ -58,7 +58,8 @@ func (c *checker) forward() {
 					job, best.State, best.Generation, best.Host, span(r.Boot-best.Until), r.State, r.Generation, r.Host)
 				return
 			case rankOf(best.State) == ended && (best.State != r.State || best.Code != r.Code):
-				c.broken("P4", r.Boot, "job %s had ended as %s (%d), and now it has as %s (%d)", job, best.State, best.Code, r.State, r.Code)
+				c.broken("P4", r.Boot, "job %s had ended as %s (%d), and now it has as %s (%d)", job, best.State,
+					best.Code, r.State, r.Code)
 				return
 			}
 		}

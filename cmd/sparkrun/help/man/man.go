@@ -113,7 +113,8 @@ func prose(text string) string {
 	var b strings.Builder
 	for part := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
 		switch last := part[len(part)-1]; {
-		case len(part) < 40 && !strings.ContainsAny(part, "\n ") || len(part) < 40 && !strings.ContainsRune(".:;,!?\n", rune(last)) && !strings.Contains(part, "\n"):
+		case len(part) < 40 && !strings.ContainsAny(part, "\n ") || len(part) < 40 &&
+			!strings.ContainsRune(".:;,!?\n", rune(last)) && !strings.Contains(part, "\n"):
 			fmt.Fprintf(&b, "## %s\n\n", literal(part))
 		case columns.MatchString(part):
 			fmt.Fprintf(&b, "```\n%s\n```\n\n", part)
@@ -157,5 +158,6 @@ func chapter(t help.Topic) string {
 		b.WriteString("```\n")
 	}
 	lower := strings.ToLower(t.Title[:1]) + t.Title[1:]
-	return fmt.Sprintf("# NAME\nsparkrun-%s \\- %s\n\n# DESCRIPTION\n%s", t.Name, literal(lower), heading.ReplaceAllString(b.String(), "# "))
+	return fmt.Sprintf("# NAME\nsparkrun-%s \\- %s\n\n# DESCRIPTION\n%s", t.Name, literal(lower),
+		heading.ReplaceAllString(b.String(), "# "))
 }

@@ -72,7 +72,8 @@ func main() {
 	fmt.Print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n")
 	fmt.Print(" 65536      565164           0.00               98.75  \t\t   0.188385\n")
 	if args["file"] != "" {
-		if err := os.WriteFile(args["file"], []byte("{\nresults: {\nMsgSize: 65536,\nBW_average: 98.75,\n},\n}\n"), 0o600); err != nil {
+		if err := os.WriteFile(args["file"], []byte("{\nresults: {\nMsgSize: 65536,\nBW_average: 98.75,\n},\n}\n"),
+			0o600); err != nil {
 			fail(err.Error())
 		}
 	}
