@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 const raftFolder = "/var/lib/sparkrun/raft"
@@ -103,8 +102,8 @@ func power(t testing.TB, disks ...*badDisk) (fails, comesBack func()) {
 	}
 	return fails, func() {
 		t.Helper()
+		reaped(t, pids...)
 		for _, d := range disks {
-			eventually(t, time.Minute, "the agent of "+d.host+" is gone", func() bool { return len(d.l.find(d.host, "sparkrun agent", "")) == 0 })
 			d.l.on(d.host, "umount", "--lazy", raftFolder).must(t)
 			d.mount()
 		}

@@ -107,13 +107,12 @@ func (l *lab) do(args ...string) string {
 	return string(out)
 }
 
+// showLogs shows the end of each agent's log. It is short, as what failed is told below it.
 func (l *lab) showLogs() {
 	logs, _ := filepath.Glob("/var/tmp/sparkrun-lab/" + l.name + "/hosts/*/agent.log")
 	for _, path := range logs {
 		b, _ := os.ReadFile(path)
-		if len(b) > 12000 {
-			b = b[len(b)-12000:]
-		}
+		b = b[max(0, len(b)-3000):]
 		l.t.Logf("%s:\n%s", path, b)
 	}
 }

@@ -61,8 +61,9 @@ func leaderKilled(t *testing.T, f *field, i int) {
 	name := fmt.Sprintf("acked%d", i)
 	agent := f.agentOf(leader)
 	f.on(rest[0], "sparkrun", "launch", "-d", "--name", name, "exec", "--nodes", "1", "--", "true").must(t)
-	_ = syscall.Kill(agent, syscall.SIGKILL)
 	began := time.Now()
+	_ = syscall.Kill(agent, syscall.SIGKILL)
+	reaped(t, agent)
 	f.anyLeader(rest[0], leader)
 	f.measured("another leads after", time.Since(began), 3*time.Second)
 	if _, known := f.jobs(rest[1])[name]; !known {
@@ -200,9 +201,14 @@ func allRestart(t *testing.T, f *field, i int) {
 	name := fmt.Sprintf("through%d", i)
 	f.launch("spark1", "-d --max-restarts 3 --nodes 3 --name "+name, w.ranks("beats")).wait().must(t)
 	w.await(t, "beat", 3)
+	var agents []int
 	for _, h := range hosts {
-		_ = syscall.Kill(f.agentOf(h), syscall.SIGKILL)
+		agents = append(agents, f.agentOf(h))
 	}
+	for _, pid := range agents {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	reaped(t, agents...)
 	began := time.Now()
 	f.restart(hosts...)
 	f.measured("all ready after", time.Since(began), time.Minute)

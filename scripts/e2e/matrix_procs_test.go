@@ -83,6 +83,15 @@ func (l *lab) find(host, args, env string) (pids []int) {
 	return pids
 }
 
+// reaped waits until killed processes are reaped: their sockets and locks may go later
+// than their command lines, and who comes after them needs those.
+func reaped(t testing.TB, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		eventually(t, time.Minute, fmt.Sprintf("process %d is reaped", pid), func() bool { return !fileIs(fmt.Sprintf("/proc/%d", pid)) })
+	}
+}
+
 // gone waits until no rank is left on any host, and tells when.
 func (l *lab) gone(within time.Duration) time.Time {
 	l.t.Helper()
