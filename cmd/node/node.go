@@ -264,8 +264,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	})
 	n.server = server.New(server.Config{
 		Socket: cfg.Paths.Socket, List: list, Members: n.members, Failover: n.failover, Leader: n.toLeader,
-		Clients: cfg.clients,
-		Audit:   n.audit, Logger: cfg.Logger,
+		Everyone: wire.Everyone{Self: m.Node, Status: n.status.Of, Client: n.dial.Client},
+		Clients:  cfg.clients, Audit: n.audit, Logger: cfg.Logger,
 	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
 		n.rollout.Calls(), n.ranks.Calls())...)
 	n.agent.Sweep(n.ranks.Over)

@@ -17,12 +17,8 @@ type Config struct {
 	// refuses that host.
 	Binary func(machine string) (Binary, error)
 	// Upgrade replaces the program of members that have another release of it, one after the other. Ranks run on. One
-	// that does not come back with it gets the release before again.
-	Upgrade bool
-	// Downgrade lets Upgrade put an older release in place of a newer one.
-	Downgrade bool
-	// Together says why nodes of two protocols cannot be in one cluster; asked with Upgrade only.
-	Together func(next, theirs int) error
+	// that does not come back with it gets the release before again. Nil: their programs stay.
+	Upgrade *Upgrade
 	// Unit is the text of the agent's systemd unit.
 	Unit string
 	// Cluster is the one of the machine this runs on; nil: it is in none.
@@ -38,6 +34,14 @@ type Config struct {
 	DryRun bool
 	// Tell is called from several goroutines, one call at a time for each host.
 	Tell func(Event)
+}
+
+// Upgrade says which releases may come in the place of others.
+type Upgrade struct {
+	// Downgrade lets an older release come in the place of a newer one.
+	Downgrade bool
+	// Together says why nodes of two protocols cannot be in one cluster.
+	Together func(next, theirs int) error
 }
 
 // SSH says how to log in.

@@ -133,15 +133,15 @@ func TestUpgradeGoesBack(t *testing.T) {
 			all := &fakeMembers{release: map[string]Release{sumOf("old"): {"1.0.0", 2}, sumOf("next"): c.next}}
 			h := home(t)
 			cfg := Config{
-				SSH: SSH{Home: h, User: "root"}, Unit: "unit", Upgrade: true, Downgrade: c.downgrade,
+				SSH: SSH{Home: h, User: "root"}, Unit: "unit",
 				Binary:    func(string) (Binary, error) { return Binary{Path: program, SHA: sumOf("next"), Size: 4}, nil },
 				ClusterOf: func(b []byte) (string, error) { return string(b), nil },
-				Together: func(int, int) error {
+				Upgrade: &Upgrade{Downgrade: c.downgrade, Together: func(int, int) error {
 					if c.apart {
 						return fmt.Errorf("too far apart")
 					}
 					return nil
-				},
+				}},
 			}
 			login, known := loginKey(t, h, "id_ed25519"), ""
 			for i, role := range []string{"leader", "voter", ""} {

@@ -79,7 +79,7 @@ func (h *host) fit(context.Context) error {
 			return err
 		}
 	}
-	return h.facts.evaluate(h.binary, h.cfg.Upgrade && h.facts.packaged == "", h.cfg.Ports, time.Now())
+	return h.facts.evaluate(h.binary, h.cfg.Upgrade != nil && h.facts.packaged == "", h.cfg.Ports, time.Now())
 }
 
 func (h *host) sudoToDo() string {
@@ -112,7 +112,7 @@ func (h *host) lookAsRoot(ctx context.Context) error {
 
 func (h *host) binaryToDo() string {
 	switch {
-	case h.facts.packaged != "", h.facts.binary == h.binary.SHA, h.otherRelease() && !h.cfg.Upgrade:
+	case h.facts.packaged != "", h.facts.binary == h.binary.SHA, h.otherRelease() && h.cfg.Upgrade == nil:
 		return ""
 	case h.otherRelease():
 		return fmt.Sprintf("copy %s (%d MB) to %s, in place of another release", h.binary.Path, h.binary.Size/1e6, binaryPath)

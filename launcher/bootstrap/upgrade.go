@@ -103,7 +103,7 @@ func (h *host) lookAtMember(ctx context.Context) error {
 			}
 		}
 	}
-	if !h.cfg.Upgrade || h.facts.packaged != "" || h.facts.binary == "" {
+	if h.cfg.Upgrade == nil || h.facts.packaged != "" || h.facts.binary == "" {
 		return nil
 	}
 	there := Release{}
@@ -157,7 +157,7 @@ func (h *host) anew() string {
 	switch {
 	case h.facts.cluster == "":
 		return ""
-	case h.cfg.Upgrade && h.facts.packaged == "" && (h.otherRelease() || runsAnother):
+	case h.cfg.Upgrade != nil && h.facts.packaged == "" && (h.otherRelease() || runsAnother):
 		return newProgram
 	case h.facts.active && h.groupToDo() != "":
 		return newInGroup
@@ -262,19 +262,16 @@ func readRelease(text string) (Release, error) {
 
 // suits says why the next release must not come in the place of the one that a host has.
 func (h *host) suits(next Release) error {
-	if !h.cfg.Downgrade && h.has.Version != "" && (next.Protocol < h.has.Protocol || older(next.Version, h.has.Version)) {
+	if !h.cfg.Upgrade.Downgrade && h.has.Version != "" && (next.Protocol < h.has.Protocol || older(next.Version, h.has.Version)) {
 		return fmt.Errorf("it has release %s (protocol %d), and %s (protocol %d) is older: an older one stops at "+
 			"what a newer one has written in the record. --downgrade puts it there all the same",
 			h.has.Version, h.has.Protocol, next.Version, next.Protocol)
-	}
-	if h.cfg.Together == nil {
-		return nil
 	}
 	for _, n := range h.standing.Nodes {
 		if n.Version == "" || n.Host == h.standing.Self {
 			continue
 		}
-		if err := h.cfg.Together(next.Protocol, n.Protocol); err != nil {
+		if err := h.cfg.Upgrade.Together(next.Protocol, n.Protocol); err != nil {
 			return fmt.Errorf("release %s would not work together with %s, which has %s: %w", next.Version, n.Host,
 				n.Version, err)
 		}
@@ -357,7 +354,7 @@ func (h *host) replace(ctx context.Context) error {
 // confirm ends what an upgrade has begun: its agent is the new program, and the host does not go back any more. It may
 // be an earlier one that has begun it, and was broken off.
 func (h *host) confirm(ctx context.Context) error {
-	if !h.upgraded() && (!h.cfg.Upgrade || h.facts.cluster == "" || h.facts.packaged != "") {
+	if !h.upgraded() && (h.cfg.Upgrade == nil || h.facts.cluster == "" || h.facts.packaged != "") {
 		return nil
 	}
 	script := fmt.Sprintf(`p=$(systemctl show --property MainPID --value sparkrun)
@@ -400,7 +397,7 @@ func (h *host) rollBack(ctx context.Context) error {
 	if _, err := x.asRoot(ctx, startTimeout, "sh "+previousPath+"/rollback", nil); err != nil {
 		return err
 	}
-	x.restart, x.cfg.Upgrade = "", false // no new release is waited for
+	x.restart, x.cfg.Upgrade = "", nil // no new release is waited for
 	if err := x.awaitReady(ctx); err != nil {
 		return err
 	}

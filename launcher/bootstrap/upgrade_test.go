@@ -28,7 +28,7 @@ func TestUpgradesInTurn(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &fleet{cfg: Config{Upgrade: c.upgrade}}
+			r := &fleet{cfg: Config{Upgrade: upgrade(c.upgrade)}}
 			var hosts []*host
 			for i, f := range []facts{
 				{cluster: "c", binary: other, active: true}, {cluster: "c", binary: ours, active: true},
@@ -88,9 +88,9 @@ func TestUpgradesInTurn(t *testing.T) {
 		"no agent": {false, facts{cluster: "c", binary: ours, group: true, user: "zeta"}, false,
 			"start the agent, now"},
 	} {
-		first := &host{fleet: &fleet{cfg: Config{Upgrade: true}},
+		first := &host{fleet: &fleet{cfg: Config{Upgrade: upgrade(true)}},
 			facts: facts{cluster: "c", binary: other, active: true}, binary: Binary{SHA: ours}}
-		h := &host{fleet: &fleet{cfg: Config{Upgrade: c.upgrade}}, facts: c.facts, binary: Binary{SHA: ours},
+		h := &host{fleet: &fleet{cfg: Config{Upgrade: upgrade(c.upgrade)}}, facts: c.facts, binary: Binary{SHA: ours},
 			serves: make(chan struct{})}
 		takeTurns([]*host{first, h})
 		if start := h.startToDo(); (h.after == first) != c.after || !strings.Contains(start, c.start) ||
@@ -167,4 +167,11 @@ func TestOlder(t *testing.T) {
 			t.Errorf("%q is not older than %q", pair[0], pair[1])
 		}
 	}
+}
+
+func upgrade(asked bool) *Upgrade {
+	if !asked {
+		return nil
+	}
+	return &Upgrade{Together: func(int, int) error { return nil }}
 }

@@ -67,7 +67,7 @@ type ofNode interface {
 	from(id launcher.NodeID, host, problem string)
 }
 
-// Everyone is whom a node asks for their parts.
+// Everyone is whom a server asks for their parts.
 type Everyone struct {
 	Self   launcher.NodeID
 	Status func(context.Context, Caller, StatusRequest) (Status, error) // lists the members
@@ -78,39 +78,41 @@ type Everyone struct {
 // the word of the others.
 const partTimeout = 3 * time.Second
 
-// Serve has fn answer for this node, and asks the others for their parts.
-func (e Everywhere[Req, Part, All]) Serve(all Everyone, fn func(context.Context, Caller, Req) (Part, error)) []Call {
-	return []Call{e.part.Serve(fn), e.Unary.Serve(func(ctx context.Context, c Caller, r Req) (res All, err error) {
-		st, err := all.Status(ctx, c, StatusRequest{})
+// Serve has fn answer for this node. Who serves it asks the others for their parts: ServerConfig's Everyone.
+func (e Everywhere[Req, Part, All]) Serve(fn func(context.Context, Caller, Req) (Part, error)) []Call {
+	return []Call{e.part.Serve(fn), {row: e.Row, everywhere: func(ctx context.Context, everyone Everyone, c Caller,
+		req any, send sender) error {
+		st, err := everyone.Status(ctx, c, StatusRequest{})
 		if err != nil {
-			return res, err
+			return err
 		}
 		parts := make([]Part, len(st.Nodes))
 		var asked sync.WaitGroup
 		for i, n := range st.Nodes {
-			asked.Go(func() { parts[i] = e.ask(ctx, c, all, n, r, fn) })
+			asked.Go(func() { parts[i] = e.ask(ctx, c, everyone, n, *req.(*Req), fn) })
 		}
 		asked.Wait()
-		return All(struct {
+		all := All(struct {
 			Nodes []Part `json:"nodes"`
-		}{parts}), nil
-	})}
+		}{parts})
+		return send(&all)
+	}}}
 }
 
 // ask gives one node's part, or says in its place why there is none.
-func (e Everywhere[Req, Part, All]) ask(ctx context.Context, c Caller, all Everyone, n NodeStatus, r Req,
+func (e Everywhere[Req, Part, All]) ask(ctx context.Context, c Caller, everyone Everyone, n NodeStatus, r Req,
 	fn func(context.Context, Caller, Req) (Part, error)) (part Part) {
 	var err error
 	problem := ""
 	switch {
-	case n.ID == all.Self:
+	case n.ID == everyone.Self:
 		part, err = fn(ctx, c, r)
 	case n.State == "away": // nobody shall wait for it
 		problem = n.Host + " is away"
 	default:
 		ctx, cancel := context.WithTimeout(ctx, partTimeout)
 		defer cancel()
-		part, err = e.part.Call(ctx, all.Client(n.ID), r)
+		part, err = e.part.Call(ctx, everyone.Client(n.ID), r)
 	}
 	if err != nil {
 		var none Part

@@ -21,8 +21,8 @@ func TestEverywhere(t *testing.T) {
 		}
 	}
 	others := map[launcher.NodeID]*Client{
-		"2": Alone(Caller{Node: "1"}, Counters.Serve(Everyone{}, part(2))...),
-		"3": Alone(Caller{Node: "1"}, Counters.Serve(Everyone{}, part(0))...),
+		"2": Alone(Caller{Node: "1"}, Counters.Serve(part(2))...),
+		"3": Alone(Caller{Node: "1"}, Counters.Serve(part(0))...),
 	}
 	var problem error
 	all := Everyone{
@@ -33,7 +33,7 @@ func TestEverywhere(t *testing.T) {
 		},
 		Client: func(id launcher.NodeID) *Client { return others[id] },
 	}
-	ada := Alone(Caller{User: &User{Name: "ada"}}, Counters.Serve(all, part(1))...)
+	ada := NewServer(ServerConfig{Everyone: all}, Counters.Serve(part(1))...).As(Caller{User: &User{Name: "ada"}})
 	got, err := Counters.Call(t.Context(), ada, Empty{})
 	want := CountersResponse{Nodes: []NodeCounters{{ID: "1", Host: "spark1", MemAvailable: 1},
 		{ID: "2", Host: "spark2", MemAvailable: 2}, {ID: "3", Host: "spark3", Error: "no such file"},

@@ -174,6 +174,8 @@ type Call struct {
 	answer  answer
 	around  func(ctx context.Context, c Caller, req any, send sender, ask answerTo) error
 	control func(context.Context, Caller, ControlStream) error
+	// everywhere answers with what all nodes say: see Everywhere.
+	everywhere func(ctx context.Context, everyone Everyone, c Caller, req any, send sender) error
 }
 
 // answer gives the replies to a request. Messages are pointers.

@@ -12,6 +12,8 @@ import (
 type ServerConfig struct {
 	// Leader has what goes to the leader. Nil: nothing is answered that does.
 	Leader *ToLeader
+	// Everyone is asked for what each node answers for itself. It is needed where such a row is served.
+	Everyone Everyone
 	// Audit writes down a user's call, or that it was refused. Nil: nobody wants to know.
 	Audit func(what string, c Caller, on string, err error)
 }
@@ -184,6 +186,8 @@ func (s *Server) audited(row *Row, c Caller, req any, send sender) (sends sender
 func (s *Server) route(ctx context.Context, row *Row, c Caller, req any, send sender) error {
 	call := s.here[row]
 	switch {
+	case call.everywhere != nil:
+		return call.everywhere(ctx, s.cfg.Everyone, c, req, send)
 	case row.To == here:
 		return call.answer(ctx, c, req, send)
 	case call.around != nil && c.Node == "":

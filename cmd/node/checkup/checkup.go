@@ -49,8 +49,7 @@ func New(cfg Config) *Checkup { return &Checkup{cfg} }
 
 // Calls are what it answers.
 func (u *Checkup) Calls() []wire.Call {
-	all := wire.Everyone{Self: u.cfg.Self, Status: u.cfg.Status, Client: u.cfg.Dial.Client}
-	return append(wire.Counters.Serve(all, u.cfg.Survey.Counters),
+	return append(wire.Counters.Serve(u.cfg.Survey.Counters),
 		wire.Report.Serve(u.Report), wire.Doctor.Serve(u.Doctor),
 		wire.NodeReport.Serve(u.NodeReport), wire.Examine.Serve(u.Examine), wire.MendNode.Serve(u.Mend),
 	)

@@ -37,6 +37,7 @@ type Config struct {
 	// Failover gets raft's connections.
 	Failover *failover.Failover
 	Leader   *wire.ToLeader
+	Everyone wire.Everyone
 	Clients  Quota // of one user's clients
 	Audit    audit.Trail
 	Logger   *slog.Logger
@@ -53,8 +54,10 @@ type Server struct {
 // New makes one that answers by these calls.
 func New(cfg Config, calls ...wire.Call) *Server {
 	return &Server{
-		Server: wire.NewServer(wire.ServerConfig{Leader: cfg.Leader, Audit: cfg.Audit.User}, calls...),
-		cfg:    cfg, clients: newQuotas("calls", cfg.Clients.or(clientCalls)), listening: make(chan struct{}),
+		Server: wire.NewServer(wire.ServerConfig{
+			Leader: cfg.Leader, Everyone: cfg.Everyone, Audit: cfg.Audit.User,
+		}, calls...),
+		cfg: cfg, clients: newQuotas("calls", cfg.Clients.or(clientCalls)), listening: make(chan struct{}),
 	}
 }
 

@@ -123,11 +123,15 @@ func runUp(ctx context.Context, a *app.App, o upOptions) error {
 	if err != nil {
 		return err
 	}
+	var upgrade *bootstrap.Upgrade
+	if o.upgrade {
+		upgrade = &bootstrap.Upgrade{Downgrade: o.older, Together: rendezvous.Together}
+	}
 	results, err := bootstrap.Up(ctx, bootstrap.Config{
 		Targets: o.targets, SSH: ssh, Binary: binaries(a, o.release), Unit: scripts.Unit,
 		Cluster: cluster, ClusterOf: membership.ClusterOf,
 		Ports:   []int{membership.DefaultRPCPort, membership.DefaultGossipPort},
-		Upgrade: o.upgrade, Downgrade: o.older, Together: rendezvous.Together, DryRun: o.dryRun, Tell: show.take,
+		Upgrade: upgrade, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return app.Usagef("%v", err)
