@@ -61,10 +61,6 @@ is merged in. It takes root.`,
 	return cmd
 }
 
-// restoreWithin bounds the wait for an agent or an election that is just
-// settling, and then for the new leadership.
-const restoreWithin = time.Minute
-
 func runRaftRestore(ctx context.Context, a *app.App, o raftRestoreOptions) error {
 	s, err := readSnapshot(o.file)
 	if err != nil {
@@ -94,23 +90,8 @@ func runRaftRestore(ctx context.Context, a *app.App, o raftRestoreOptions) error
 	if res, err = askToRestore(ctx, b, r); err != nil {
 		return err
 	}
-	end := time.Now().Add(restoreWithin)
-	var again app.Pause
-	for {
-		st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
-		if err == nil && st.Leader == res.Host && st.Epoch == res.Epoch {
-			break
-		}
-		switch {
-		case err != nil && !app.Passing(err):
-			return err
-		case time.Now().After(end):
-			return errors.Join(fmt.Errorf("the restore has begun, and %s does not lead after %s: see its agent's log",
-				res.Host, restoreWithin), err)
-		}
-		if err := again.Wait(ctx); err != nil {
-			return err
-		}
+	if err := awaitLeads(ctx, b, "restore", res.Host, res.Epoch); err != nil {
+		return err
 	}
 	fmt.Fprintf(a.Out, "%s leads, in epoch %d, with the record of %s\n", res.Host, res.Epoch,
 		s.Taken.UTC().Format(time.RFC3339))
@@ -149,7 +130,7 @@ func bring(ctx context.Context, b *wire.Client, name string) error {
 // whether somebody leads is not known before.
 func askToRestore(ctx context.Context, b *wire.Client, r wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
 	var again app.Pause
-	for end := time.Now().Add(restoreWithin); ; {
+	for end := time.Now().Add(leadsWithin); ; {
 		res, err := wire.RaftRestore.Call(ctx, b, r)
 		if !errors.Is(err, wire.ErrRetry) || time.Now().After(end) || again.Wait(ctx) != nil {
 			return res, err

@@ -66,10 +66,6 @@ own, and after half a minute try jobs again that go on here.`,
 	return cmd
 }
 
-// takeoverWithin bounds the wait for the new leadership: the node opens anew and
-// elects itself.
-const takeoverWithin = time.Minute
-
 func runTakeover(ctx context.Context, a *app.App, o takeoverOptions) error {
 	b := a.DialHere()
 	defer b.Close()
@@ -89,23 +85,8 @@ func runTakeover(ctx context.Context, a *app.App, o takeoverOptions) error {
 	if err != nil {
 		return err
 	}
-	end := time.Now().Add(takeoverWithin)
-	var again app.Pause
-	for {
-		st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
-		if err == nil && st.Leader == res.Host && st.Epoch == res.Epoch {
-			break
-		}
-		switch {
-		case err != nil && !app.Passing(err):
-			return err
-		case time.Now().After(end):
-			return errors.Join(fmt.Errorf("the take-over has begun, and %s does not lead after %s: see its agent's log",
-				res.Host, takeoverWithin), err)
-		}
-		if err := again.Wait(ctx); err != nil {
-			return err
-		}
+	if err := awaitLeads(ctx, b, "take-over", res.Host, res.Epoch); err != nil {
+		return err
 	}
 	gives := "gives way when it comes back"
 	if len(o.dead) > 1 {
@@ -115,4 +96,29 @@ func runTakeover(ctx context.Context, a *app.App, o takeoverOptions) error {
 	}
 	_, err = fmt.Fprintf(a.Out, "%s leads, in epoch %d; %s %s\n", res.Host, res.Epoch, names, gives)
 	return err
+}
+
+// leadsWithin bounds the wait for a new leadership: the node opens anew and elects itself.
+const leadsWithin = time.Minute
+
+// awaitLeads waits until host leads in an epoch, which is what a take-over and a restore are for.
+func awaitLeads(ctx context.Context, b *wire.Client, what, host string, epoch uint64) error {
+	end := time.Now().Add(leadsWithin)
+	var again app.Pause
+	for {
+		st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
+		if err == nil && st.Leader == host && st.Epoch == epoch {
+			return nil
+		}
+		switch {
+		case err != nil && !app.Passing(err):
+			return err
+		case time.Now().After(end):
+			return errors.Join(fmt.Errorf("the %s has begun, and %s does not lead after %s: see its agent's log",
+				what, host, leadsWithin), err)
+		}
+		if err := again.Wait(ctx); err != nil {
+			return err
+		}
+	}
 }
