@@ -10,13 +10,16 @@ type Supervised struct {
 	Ready <-chan struct{}
 	// Stopping is closed once it is asked to end, and hands over what it leads.
 	Stopping <-chan struct{}
-	// Alive returns when the node has taken a turn, and hangs with it.
+	// Alive returns once every loop of the node has taken a turn; it hangs when one of
+	// them hangs.
 	Alive func(context.Context) error
-	// State says in a line what the node does or waits for, and when that has changed.
+	// State says in one line what the node does or waits for; changed is closed when that
+	// is no longer so.
 	State func() (line string, changed <-chan struct{})
 }
 
-// supervised runs whoever watches this node, which is asked to end by asked.
+// supervised runs the supervisor of this node until ctx ends. The node is asked to stop
+// when asked ends.
 func (n *node) supervised(ctx, asked context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	ready, told := make(chan struct{}), make(chan struct{})
@@ -39,18 +42,18 @@ func (n *node) supervised(ctx, asked context.Context) error {
 	})
 }
 
-// turns are what this node lives by, each a func that returns when it has taken a
-// turn: its agent's state, raft's loop, and the disk below raft. Of a disk that hangs
-// only the deadline is waited for: then this node takes no part in the vote and says
-// so, and all else of it goes on, where another agent would hang at its start.
+// turns are the loops that this node needs: each func returns when its loop has taken a
+// turn. They are the agent's state, raft's loop, and the disk below raft. For a disk that
+// hangs only the deadline is awaited: the node then takes no part in the vote and says
+// so, and the rest of it goes on; a restarted agent would hang at its start.
 func (n *node) turns() []func(context.Context) {
 	return []func(context.Context){
 		func(context.Context) { n.control.Turn() }, func(context.Context) { n.agent.Ledger() }, n.failover.Turn,
 	}
 }
 
-// alive returns once all have taken a turn. What hangs keeps it until ctx ends, which
-// is its only error.
+// alive returns once all have taken a turn. A turn that hangs delays it until ctx ends;
+// that is its only error.
 func alive(ctx context.Context, turns ...func(context.Context)) error {
 	turned := make(chan struct{})
 	go func() { // ends with what it waits for, or with the process

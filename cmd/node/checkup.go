@@ -12,7 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// hostReader reads what this machine is beside its NICs.
+// hostReader reads the facts about this machine that are not about its NICs.
 func hostReader(cfg Config) *doctor.Reader {
 	return doctor.New(doctor.Config{
 		Sysfs: cfg.Paths.Sysfs, Ports: []int{cfg.RPCPort, cfg.GossipPort},
@@ -30,7 +30,7 @@ func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent 
 	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
 		return wire.DoctorResponse{}, err
 	}
-	// Who may not read these is no worse off than on a machine that has joined nothing.
+	// A user who may not read these gets what a machine outside any cluster gets.
 	m, _ := cfg.Paths.Folder().Enrolment()
 	enrolled, err := cfg.Paths.Folder().Enrolled()
 	return checkup.Alone{

@@ -2,8 +2,7 @@
 // raft, the leader's brain, the agent and the RPC together, and is the only
 // place that knows all of them. Tests run several nodes in one process with it.
 //
-// It must not decide what the parts decide; where it chooses, it is only which
-// of them to ask.
+// It must not decide what the parts decide; its only choice is which of them to ask.
 package node
 
 import (
@@ -55,7 +54,7 @@ func DefaultPaths() Paths {
 	return p
 }
 
-// Folder is that of State, as membership divides it.
+// Folder is State as the folder of the node's membership.
 func (p Paths) Folder() membership.Folder { return membership.Folder(p.State) }
 func (p Paths) trust() string             { return p.Folder().Trust() }
 func (p Paths) audit() string             { return filepath.Join(p.State, "audit.log") }
@@ -83,26 +82,26 @@ type Config struct {
 	// preflight.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
 	KeepLogs    logs.Keep // of ended jobs' output
-	// PacketFilter guards the ranks' ports (agent.Config.Filter). Nil: nothing does.
+	// guards the ranks' ports (agent.Config.Filter); nil: no filter
 	PacketFilter func(map[launcher.Key]launcher.Filter) error
-	// Announce has a member say by mDNS, on the management link, that it is there.
+	// Announce has this member announce itself by mDNS on the management link.
 	Announce bool
 	// NetplanApply is a program to run in place of `netplan apply`: for tests on
 	// hosts without networkd. Empty means the real one.
 	NetplanApply string
-	// Supervise runs beside the node, and again in each of its lives; its end is the
-	// node's. Nil: nobody asks.
+	// Supervise runs beside the node, and again after each reopening; when it ends, the
+	// node ends. Nil: no supervisor.
 	Supervise func(context.Context, Supervised) error
 	Version   string
 	// Now is the clock that certificates are judged by, for tests that move it; nil means time.Now.
 	Now    func() time.Time
 	Logger *slog.Logger // nil discards
 
-	clients  server.Quota // of one user's clients; a test's own is smaller
-	protocol *int         // nil means rendezvous.Protocol; a test's own has another
+	clients  server.Quota // of one user's clients; tests set a smaller one
+	protocol *int         // nil means rendezvous.Protocol; tests set another
 }
 
-// speaks is rendezvous.Protocol, but in tests of other builds.
+// speaks is rendezvous.Protocol, except in tests of other builds.
 func (c Config) speaks() int {
 	if c.protocol != nil {
 		return *c.protocol
@@ -144,10 +143,10 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// ErrNoAgent: nothing listens on the agent's socket.
+// ErrNoAgent says that nothing listens on the agent's socket.
 var ErrNoAgent = errors.New("no sparkrun agent runs on this machine")
 
-// hardware reads this machine's hardware and settles its management address.
+// hardware reads this machine's hardware and chooses its management address.
 func hardware(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, envgen.ManagementChoice, error) {
 	r, err := fabric.New(fabric.Config{Sysfs: cfg.Paths.Sysfs,
 		Hostname: func() (string, error) { return cfg.Host, nil }, Log: cfg.Logger})

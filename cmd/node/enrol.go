@@ -18,20 +18,20 @@ type Founded struct {
 	Warnings []string
 }
 
-// Init makes this machine the first node of a new cluster. It writes the
-// machine's state and starts nothing: the agent does.
+// Init makes this machine the first node of a new cluster. It only writes the machine's
+// state; the agent starts by itself.
 func Init(ctx context.Context, cfg Config) (Founded, error) {
 	held, machine, warnings, err := cfg.newcomer(ctx)
 	if err != nil {
 		return Founded{}, err
 	}
 	defer held.Close()
-	machine.Witness = false // somebody has to get ranks
+	machine.Witness = false // the first node must be able to take ranks
 	cluster, err := machine.Found()
 	return Founded{Cluster: cluster, Host: machine.Host, Addr: machine.Addr, Warnings: warnings}, err
 }
 
-// Joined is what Join found.
+// Joined is the result of Join.
 type Joined struct {
 	membership.Joined
 	Host     string
@@ -39,9 +39,9 @@ type Joined struct {
 	Warnings []string
 }
 
-// Join makes this machine a member of the cluster that has a node at addr
-// (HOST[:PORT]) and gave out the token. It writes the machine's state and
-// starts nothing: the agent does.
+// Join makes this machine a member of the cluster that has a node at addr (HOST[:PORT])
+// and that issued the token. It only writes the machine's state; the agent starts by
+// itself.
 func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, error) {
 	token, err := trust.ParseToken(tokenText)
 	if err != nil {
@@ -50,7 +50,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	return join(ctx, cfg, []string{addr}, token)
 }
 
-// join asks at that of these addresses where a node of the token's cluster answers first.
+// join uses the address that first answers as a node of the token's cluster.
 func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (Joined, error) {
 	ctx, cancel := context.WithTimeout(ctx, membership.JoinTimeout)
 	defer cancel()
@@ -63,8 +63,8 @@ func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (J
 	return Joined{Joined: joined, Host: machine.Host, Addr: machine.Addr, Warnings: warnings}, err
 }
 
-// newcomer takes this machine's state folder for an enrolment, until the file is closed. The warnings are what the
-// user should know of the choices that were made.
+// newcomer locks this machine's state folder for an enrolment, until the returned file is
+// closed. The warnings tell the user about the choices that were made.
 func (c Config) newcomer(ctx context.Context) (held *os.File, machine membership.Newcomer, warnings []string,
 	err error) {
 	if c, err = c.withDefaults(); err != nil {

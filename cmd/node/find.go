@@ -9,14 +9,14 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
-// Finding is what Find heard. Nothing of it is known to be true.
+// Finding is what Find heard. None of it is verified.
 type Finding struct {
 	NIC      string // management's, where it listened
 	Clusters []discover.Cluster
 }
 
-// Find listens for clusters on the management link of a machine that is in none,
-// for some seconds. Nothing is connected to.
+// Find listens for clusters on the management link, for some seconds, on a machine that
+// is in none. It connects to nothing.
 func Find(ctx context.Context, cfg Config) (Finding, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -40,28 +40,28 @@ func Find(ctx context.Context, cfg Config) (Finding, error) {
 	return Finding{NIC: mgmt.NIC, Clusters: discover.Clusters(found)}, nil
 }
 
-// FindSSH listens for hosts with an SSH server on every interface but the fabric's, for
-// some seconds: where the hosts are nobody knows yet. Nothing is connected to.
+// FindSSH listens for some seconds for hosts with an SSH server on every interface except
+// the fabric's, since nobody knows yet where the hosts are. It connects to nothing.
 func FindSSH(ctx context.Context) ([]discover.Instance, error) {
 	links, err := discover.Links()
 	if err != nil {
 		return nil, err
 	}
-	if inv, err := Survey(ctx); err == nil { // else this machine is a PC like no Spark
+	if inv, err := Survey(ctx); err == nil { // otherwise this machine is a PC, not a Spark
 		links = slices.DeleteFunc(links, func(on discover.Link) bool {
 			nic, ok := inv.NIC(on.Name)
 			return ok && inv.FabricNIC(nic)
 		})
 	}
 	found, err := discover.Browse(ctx, discover.SSH, links)
-	// Where two interfaces lead to one network a host is heard on both.
+	// A host is heard twice where two interfaces lead to one network.
 	return slices.CompactFunc(found,
 		func(a, b discover.Instance) bool { return a.Host == b.Host && a.Addr == b.Addr }), err
 }
 
-// JoinFound joins a cluster that has been found, if the token is of the CA that it
-// announces; else nothing is connected to. Its hosts are looked at side by side until one has
-// proven to be of that CA, as in Join, and that one alone gets the secret.
+// JoinFound joins a cluster that has been found, if the token belongs to the CA that it
+// announces; otherwise it connects to nothing. Its hosts are tried side by side until one
+// has proven to be of that CA, as in Join; only that one gets the secret.
 func JoinFound(ctx context.Context, cfg Config, c discover.Cluster, tokenText string) (Joined, error) {
 	token, err := trust.ParseToken(tokenText)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 )
 
-// lead is one leadership of this node: the leader's parts are opened here, and closed by
-// its end.
+// lead is one leadership of this node: it opens the leader's parts, and closes them when
+// ctx ends.
 func (n *node) lead(ctx context.Context, term uint64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

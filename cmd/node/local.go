@@ -13,8 +13,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Dial gives the local agent. Nothing is sent before the first call, which
-// meets ErrNoAgent when nothing listens.
+// Dial gives a client of the local agent. It connects at the first call, which returns
+// ErrNoAgent when nothing listens.
 func Dial(socket string) *wire.Client {
 	tr := &http.Transport{
 		Protocols: new(http.Protocols),

@@ -42,7 +42,7 @@ type node struct {
 	self   rendezvous.Self
 	record *rendezvous.Record
 	audit  audit.Trail
-	life   context.Context // of the run, which ends a little after it is asked to
+	life   context.Context // of the run, which ends a little after the node is asked to stop
 	end    context.CancelFunc
 
 	survey   *survey.Survey
@@ -59,7 +59,7 @@ type node struct {
 	ranks    *jobs.Ranks
 	server   *server.Server
 
-	leads rendezvous.Latest[launcher.NodeID] // whose control stream this node has; empty for none
+	leads rendezvous.Latest[launcher.NodeID] // the node whose control stream this node has; empty for none
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -81,7 +81,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// live is a node from its opening to its end; failover.ErrReopen asks for another life.
+// live opens a node, runs it and closes it; failover.ErrReopen asks for it to be opened
+// again.
 func live(ctx context.Context, cfg Config, opened func(*node)) error {
 	n, err := open(ctx, cfg)
 	if err != nil {
@@ -120,7 +121,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Logger = kept.Remember(cfg.Logger)
 	reader, inv, _, err := hardware(ctx, cfg)
 	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
-		return nil, err // without an address yet, run waits for one
+		return nil, err // with no address yet, run waits for one
 	}
 	boot, err := reader.BootID()
 	if err != nil {
@@ -131,7 +132,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Protocol: cfg.speaks(),
 	}
 	n := &node{cfg: cfg, self: self, record: rendezvous.NewRecord()}
-	present := new(rendezvous.Latest[[]gossip.Peer]) // members as gossip knows them, the silent ones too; network's
+	present := new(rendezvous.Latest[[]gossip.Peer]) // who gossip knows, the silent too; network writes it
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -181,7 +182,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err = rollout.Recover(ctx, addresses); err != nil { // before the agent takes jobs
 		return nil, err
 	}
-	// Users pass through it to the socket; what the agent keeps there is 0700.
+	// Users pass through this folder to the socket; the agent's own files in it are 0700.
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
@@ -288,8 +289,8 @@ func (n *node) close() {
 	}
 }
 
-// run keeps the parts going; the first that fails ends all. When asked ends, they
-// go on until what this node leads and votes for is in other hands.
+// run runs the parts; the first error ends all. When asked ends, they go on until this
+// node's leadership and vote are in other hands.
 func (n *node) run(asked context.Context) error {
 	aside := make(chan struct{})
 	unasked := context.AfterFunc(asked, func() {

@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	// restAfter is how long nothing is recorded until the agent rests.
+	// restAfter is how long nothing must be recorded before the agent frees memory.
 	restAfter = 20 * time.Second
-	// restGarbage is the share of garbage, in percent, at which an agent that rests is
-	// collected: it makes so little that this takes no time, either.
+	// restGarbage is the share of garbage, in percent, at which a resting agent is
+	// collected: it makes so little garbage that this costs no time either.
 	restGarbage = 10
 )
 
-// rest gives back what the last jobs took, once it is quiet. Left to itself the runtime does
-// so over minutes, and never with what the next burst could use again: but that may
-// be tomorrow, and the jobs of today need the memory.
+// rest gives the memory of the last jobs back to the system once the node is quiet. By
+// itself the runtime does so over minutes, and keeps what the next burst could use again:
+// that may come tomorrow, and today's jobs need the memory.
 func (n *node) rest(ctx context.Context) error {
 	quiet := time.NewTimer(restAfter)
 	defer quiet.Stop()
-	awake := debug.SetGCPercent(restGarbage) // there is no other way to ask for it
+	awake := debug.SetGCPercent(restGarbage) // the only way to read the percentage is to set it
 	defer debug.SetGCPercent(awake)
 	debug.SetGCPercent(awake)
 	for rests := false; ; {

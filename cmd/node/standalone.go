@@ -39,8 +39,8 @@ type standalone struct {
 	ranks  *jobs.Ranks
 }
 
-// OpenStandalone launches on this machine only, with no agent and no root. It answers the calls about jobs, and
-// no others; end ends what still runs, as does the end of this process.
+// OpenStandalone launches on this machine only, with no agent and no root. It answers
+// only the calls about jobs; end ends what still runs, as does the end of this process.
 func OpenStandalone() (_ *wire.Client, end func(), err error) {
 	s, err := openStandalone(slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -78,7 +78,7 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 		return nil, err
 	}
 	mgmt, err := envgen.Management(s.inv, "")
-	if err != nil { // a laptop on a train: one machine needs no network
+	if err != nil { // without a network one machine can still launch
 		mgmt.Addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	s.node = rendezvous.Node{ID: launcher.NodeID(uuid.NewString()), Host: host, Addr: netip.AddrPortFrom(mgmt.Addr, 0)}
@@ -93,7 +93,7 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 		Servers: engine.Servers(),
 		Node:    s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: log,
 		Secrets:    secrets,
-		Containers: jobs.Containers(DefaultPaths().Engine, "standalone"), // whom the engine lets in is root by it anyway
+		Containers: jobs.Containers(DefaultPaths().Engine, "standalone"), // whoever may use the engine is root by it anyway
 		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return survey.Settings(s.inv, a) },
 	})
 	if err != nil {
@@ -136,8 +136,8 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 	return s, nil
 }
 
-// standaloneLogs is where output is kept: the user's state folder (XDG Base
-// Directory Specification).
+// standaloneLogs is where output is kept: in the user's state folder (XDG Base Directory
+// Specification).
 func standaloneLogs() (string, error) {
 	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
 		return filepath.Join(dir, "sparkrun", "logs"), nil
@@ -158,7 +158,7 @@ func (s *standalone) close() {
 	os.RemoveAll(s.run)
 }
 
-// memory is the recorder of a record that nobody else has.
+// memory records for a record that nobody else has.
 type memory struct{ s *standalone }
 
 func (m memory) Plan(_ context.Context, job rendezvous.Job) error {
@@ -188,7 +188,7 @@ func (s *standalone) write(e rendezvous.Entry) error {
 	return refused
 }
 
-// Calls are what it answers: it always leads.
+// Calls are the procedures it answers: it always leads.
 func (s *standalone) Calls() []wire.Call {
 	return []wire.Call{
 		wire.Launch.Serve(s.launch), wire.Watch.Serve(s.watch), wire.Explain.Serve(s.explain), wire.Stop.Serve(s.stop),
@@ -217,10 +217,10 @@ func (s *standalone) onlyHere(spec launcher.Spec) error {
 	return nil
 }
 
-// self is who calls here: the user that owns all of it.
+// self is the caller here: the user that owns everything in it.
 var self = wire.Caller{User: &wire.User{}}
 
-// jobs are all of this process.
+// jobs lists all jobs of this process.
 func (s *standalone) jobs(context.Context, wire.Caller, wire.Empty) (res wire.JobsResponse, err error) {
 	for _, j := range s.record.Jobs() {
 		res.Jobs = append(res.Jobs, rendezvous.StatusOf(j))

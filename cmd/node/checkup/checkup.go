@@ -1,8 +1,8 @@
 // Package checkup asks all nodes how they are: what is wrong (doctor), what their
 // devices counted, and the evidence for a report.
 //
-// It decides when each member is asked and tries its part, and what --fix may do to a
-// machine.
+// It decides when each member is asked and when it runs its checks, and what --fix may do
+// to a machine.
 //
 // It must not decide what a fact means (envgen/doctor does), keep anything, or need a
 // leader.
@@ -31,7 +31,7 @@ type Config struct {
 	// Management is an interface or address, as the user asked; see
 	// envgen.Management. It is not touched.
 	Management string
-	Machine    *doctor.Reader // what this machine is beside its NICs
+	Machine    *doctor.Reader // facts about this machine other than its NICs
 	Survey     *survey.Survey
 	Recent     *Recent // the end of this agent's log
 	Dial       *dial.Dialer
@@ -47,7 +47,7 @@ type Checkup struct{ cfg Config }
 // New makes one.
 func New(cfg Config) *Checkup { return &Checkup{cfg} }
 
-// Calls are what it answers.
+// Calls are the procedures it answers.
 func (u *Checkup) Calls() []wire.Call {
 	return append(wire.Counters.Serve(u.cfg.Survey.Counters),
 		wire.Report.Serve(u.Report), wire.Doctor.Serve(u.Doctor),

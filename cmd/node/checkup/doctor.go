@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// factsWithin and tryWithin bound one node's answers: what its programs take,
-	// what its packets take, and a slow machine's share.
+	// factsWithin and tryWithin bound one node's answers: the time its programs take, the
+	// time its packets take, and a margin for a slow machine.
 	factsWithin = 8 * time.Second
 	tryWithin   = doctor.Patience + 5*time.Second
-	// settleWithin is how long the cable probe may need to see a link that came
-	// up: twins take turns, and both ends have to have heard each other.
+	// settleWithin is how long the cable probe may need to see a link that has come up:
+	// twins take turns, and each end must have heard the other.
 	settleWithin = 20 * time.Second
 )
 
-// Seen is what a status tells of the cluster, for a doctor to judge.
+// Seen takes from a status what doctor examines of the cluster.
 func Seen(st wire.Status) *doctor.Cluster {
 	c := &doctor.Cluster{Leader: st.Leader, Problem: st.Problem}
 	for _, n := range st.Nodes {
@@ -73,7 +73,7 @@ func (u *Checkup) Doctor(ctx context.Context, c wire.Caller, r wire.DoctorReques
 	return res, nil
 }
 
-// told is the answer about a host, about all where it is empty.
+// told is the answer about one host, or about all where host is empty.
 func told(self string, seen *doctor.Cluster, host string) wire.DoctorResponse {
 	res := wire.DoctorResponse{Self: self, Findings: seen.Findings(host)}
 	for _, n := range seen.Nodes {
@@ -86,8 +86,8 @@ func told(self string, seen *doctor.Cluster, host string) wire.DoctorResponse {
 	return res
 }
 
-// examineAll asks each member what it is, works out what each has to try, and has
-// them try it.
+// examineAll reads each member's facts, works out what each has to test, and has it run
+// these tests.
 func (u *Checkup) examineAll(ctx context.Context, c wire.Caller, ask doctor.Ask) (*doctor.Cluster, error) {
 	seen, err := u.look(ctx, c, &ask)
 	if err != nil {
@@ -121,7 +121,7 @@ func (u *Checkup) examineAll(ctx context.Context, c wire.Caller, ask doctor.Ask)
 	return seen, nil
 }
 
-// look asks each member what it is; without ask for its hardware only.
+// look reads each member's facts; without ask, its hardware only.
 func (u *Checkup) look(ctx context.Context, c wire.Caller, ask *doctor.Ask) (*doctor.Cluster, error) {
 	st, err := u.cfg.Status(ctx, c, wire.StatusRequest{})
 	if err != nil {
@@ -163,7 +163,7 @@ func mustHave(seen *doctor.Cluster, hostName string) error {
 	return nil
 }
 
-// mendAll has each node mend itself, side by side.
+// mendAll has each node repair itself, side by side.
 func (u *Checkup) mendAll(ctx context.Context, c wire.Caller, nodes []doctor.Node,
 	mends map[string][]doctor.Mend) []wire.Mended {
 	ill := slices.DeleteFunc(slices.Clone(nodes), func(n doctor.Node) bool { return len(mends[n.ID]) == 0 })
@@ -190,8 +190,8 @@ func (u *Checkup) mendAll(ctx context.Context, c wire.Caller, nodes []doctor.Nod
 	return slices.Concat(done...)
 }
 
-// settle waits until nothing is wrong any more at the ports whose NICs were set
-// up, for as long as the cable probe may need to see their cables.
+// settle waits until the ports whose NICs were set up have no finding left, for as long
+// as the cable probe may need to see their cables.
 func (u *Checkup) settle(ctx context.Context, c wire.Caller, mends map[string][]doctor.Mend) {
 	ctx, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
@@ -216,10 +216,10 @@ type Alone struct {
 	Witness   bool
 	// Enrolled: it is in a cluster, where an agent would start.
 	Enrolled bool
-	NoAgent  error // how it is known that no agent runs
+	NoAgent  error // what proves that no agent runs
 }
 
-// Doctor examines the machine: what it shows by itself.
+// Doctor examines this machine alone.
 func (a Alone) Doctor(ctx context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
 	seen := &doctor.Cluster{NoAgent: a.NoAgent, Enrolled: a.Enrolled, Nodes: []doctor.Node{{
 		ID: "this", Host: a.Host, Addr: a.Addr, State: "unknown", Inventory: a.Inventory, Witness: a.Witness,

@@ -19,8 +19,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Examine says what this node is at this moment, and tries its part of the
-// checks.
+// Examine reads the state of this node now, and runs its part of the checks.
 func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest) (wire.ExamineResponse, error) {
 	res := wire.ExamineResponse{Received: time.Now()}
 	if r.Facts != nil {
@@ -39,8 +38,8 @@ func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequ
 	return res, ctx.Err()
 }
 
-// netplanMentions are the netplan files that name a fabric NIC besides another
-// one: besides sparkrun's own where that is there.
+// netplanMentions are the netplan files that name a fabric NIC which another file names
+// too; that other file is sparkrun's own where it exists.
 func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []doctor.Mention {
 	var sources []netplan.Source
 	for _, dir := range []string{"/lib/netplan", "/etc/netplan", "/run/netplan"} {
@@ -73,7 +72,8 @@ func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []doctor.Mention {
 	for _, m := range mentions {
 		effect := strings.Join(m.Effects, "; ")
 		if own < 0 {
-			// Nothing of ours is there to compare with: two others may be at odds.
+			// No file of ours to compare with: two foreign files may contradict each
+			// other.
 			i := slices.IndexFunc(mentions, func(o netplan.Mention) bool { return o.NIC == m.NIC && o.Path != m.Path })
 			if i < 0 {
 				continue
@@ -87,7 +87,7 @@ func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []doctor.Mention {
 	return out
 }
 
-// hands are what a node may do to its machine when it is asked to mend itself.
+// hands are the repairs that a node may make on its machine.
 type hands struct {
 	up    func(nic string) error
 	mtu   func(nic string, bytes int) error
@@ -115,8 +115,8 @@ var realHands = hands{
 	},
 }
 
-// Mend does the few things that doctor --fix may do here. It comes on behalf
-// of root: the NICs are the whole cluster's.
+// Mend makes the few repairs that doctor --fix may make here. It runs on behalf of root,
+// since the NICs serve the whole cluster.
 func (u *Checkup) Mend(ctx context.Context, c wire.Caller, r wire.MendRequest) (wire.MendResponse, error) {
 	if c.User == nil {
 		return wire.MendResponse{}, fmt.Errorf("mend %s: %w: no user asks for it", u.cfg.Host, wire.ErrDenied)
@@ -144,7 +144,7 @@ func (u *Checkup) Mend(ctx context.Context, c wire.Caller, r wire.MendRequest) (
 	return res, nil
 }
 
-// mend does one thing, or says why it will not.
+// mend makes one repair, or says why it will not.
 func (h hands) mend(inv envgen.Inventory, mgmt string, m doctor.Mend) error {
 	if m.Kind == doctor.MendCache {
 		return h.cache()
@@ -168,7 +168,8 @@ func (h hands) mend(inv envgen.Inventory, mgmt string, m doctor.Mend) error {
 // carrierWithin is how long a ConnectX may take to train its link.
 const carrierWithin = 5 * time.Second
 
-// awaitCarrier waits until a NIC that was set up has its link, or will not.
+// awaitCarrier waits until a NIC that was set up has its link, or until carrierWithin has
+// passed.
 func (u *Checkup) awaitCarrier(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, carrierWithin)
 	defer cancel()

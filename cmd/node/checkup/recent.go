@@ -8,13 +8,13 @@ import (
 	"sync"
 )
 
-// recentBytes of the agent's own log are kept in memory at least, and twice as many
-// at most, for reports: where the log goes (a journal, a file, a terminal) the agent
-// cannot know.
+// recentBytes of the agent's own log are kept in memory for reports, at least; at most
+// twice as many. The agent cannot know where its log goes: a journal, a file or a
+// terminal.
 const recentBytes = 128 << 10
 
-// Recent is the end of a log, in two parts: the newer one takes the place of the
-// older when it is full.
+// Recent is the end of a log in two halves: when the newer one is full, it replaces the
+// older one.
 type Recent struct {
 	mu           sync.Mutex
 	older, newer []byte
@@ -31,20 +31,20 @@ func (r *Recent) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// tail gives what is kept, whole records, the oldest first.
+// tail gives what is kept: whole records, oldest first.
 func (r *Recent) tail() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Concat(r.older, r.newer)
 }
 
-// Remember gives a logger that writes every record where to does, and here those of
-// level info and above.
+// Remember gives a logger that writes each record to the handler of to, and those of
+// level info and above also here.
 func (r *Recent) Remember(to *slog.Logger) *slog.Logger {
 	return slog.New(both{to.Handler(), slog.NewTextHandler(r, nil)})
 }
 
-// both is two handlers in one.
+// both passes each record to two handlers.
 type both struct{ a, b slog.Handler }
 
 func (h both) Enabled(ctx context.Context, l slog.Level) bool {

@@ -30,8 +30,8 @@ const (
 	reportTimeout = 20 * time.Second
 )
 
-// Report passes on the evidence of every node, each as it comes. A node that is
-// away, or that gives more than it may, is named and the others are heard.
+// Report passes on the evidence of every node as it arrives. A node that is away, or that
+// sends more than it may, is named; the others' evidence still goes on.
 func (u *Checkup) Report(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
 	st, err := u.cfg.Status(ctx, c, wire.StatusRequest{})
 	if err != nil {
@@ -90,8 +90,8 @@ func (u *Checkup) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<
 	return deliver(wire.Evidence{Missing: err.Error()})
 }
 
-// NodeReport gives this node's part: what the reader reads, what it makes of it,
-// and the end of the agent's log.
+// NodeReport gives this node's part: the reader's files, what is derived from them, and
+// the end of the agent's log.
 func (u *Checkup) NodeReport(ctx context.Context, _ wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
 	files, err := u.cfg.Survey.Capture(ctx)
 	if err != nil {
@@ -115,8 +115,8 @@ func sendFiles(files map[string][]byte, of wire.Evidence, send func(wire.Evidenc
 	return nil
 }
 
-// Evidence gives this machine's part of a report without an agent: no log, and
-// nothing of the cables.
+// Evidence gives this machine's part of a report without an agent: there is no log, and
+// nothing is known of the cables.
 func Evidence(ctx context.Context, sysfs string, send func(wire.Evidence) error) error {
 	r, err := fabric.New(fabric.Config{Sysfs: sysfs})
 	if err != nil {
@@ -133,7 +133,7 @@ func Evidence(ctx context.Context, sysfs string, send func(wire.Evidence) error)
 	return sendFiles(files, wire.Evidence{Host: host}, send)
 }
 
-// running is what runs on a node.
+// running describes the software that runs on a node.
 type running struct {
 	Node     launcher.NodeID `json:"node,omitempty"`
 	Host     string          `json:"host"`
@@ -146,7 +146,7 @@ type running struct {
 	System   string          `json:"os_release"`
 }
 
-// text completes it with what is the same for every process of the machine.
+// text adds what is the same for every process of the machine.
 func (r running) text() ([]byte, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -22,9 +22,9 @@ func Containers(socket, cluster string) *container.Config {
 	return &container.Config{Socket: socket, Cluster: cluster, Program: program}
 }
 
-// Over tells of which attempts the end is recorded, as a leader knows that has just
-// proven to be one. A job that the record does not know may have been lost in a
-// take-over, and run: it is left out.
+// Over tells which attempts are recorded as ended. The leader that answers has just
+// proven that it leads. A job that the record does not know is left out: a take-over may
+// have lost its record while it runs.
 func (k *Ranks) Over(ctx context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
 	res, err := wire.Jobs.Call(ctx, k.cfg.Leader.As(wire.Caller{User: &wire.User{Name: "root"}}), wire.Empty{})
 	if err == nil && res.Problem != "" {
@@ -44,7 +44,8 @@ func (k *Ranks) Over(ctx context.Context, keys []launcher.Key) (map[launcher.Key
 	return out, nil
 }
 
-// over tells it of one job: a later generation begins when the one before is proven gone.
+// over answers it for one job: a later generation begins only when the one before is
+// proven gone.
 func over(j rendezvous.Job, k launcher.Key) bool {
 	return j.Plan.Generation > k.Generation || j.Plan.Generation == k.Generation && j.Outcome != nil
 }

@@ -13,16 +13,15 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Exec runs a command in a rank's place, straight on its node: like output and
-// input, it needs no leader. Each hop is one call, and the end of any ends the
-// command.
+// Exec runs a command in a rank's place, directly on its node: like output and input, it
+// needs no leader. Each hop is one call, and the end of any of them ends the command.
 func (k *Ranks) Exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, send func(wire.ExecChunk) error) error {
 	job, err := k.ownJob(ctx, c, r.Job)
 	var p rendezvous.Place
 	if err == nil {
 		p, err = placeOf(job, r.Rank)
 	}
-	// Not the command, which may hold a secret.
+	// The command itself is left out: it may hold a secret.
 	k.cfg.ByUser("exec", c, cmp.Or(string(job.Spec.ID), r.Job), err)
 	if err != nil {
 		return err
@@ -40,7 +39,7 @@ func (k *Ranks) Exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, sen
 	return nil
 }
 
-// placeOf says where a rank runs, as far as the record knows.
+// placeOf says where a rank runs, by this node's copy of the record.
 func placeOf(job rendezvous.Job, rank int) (rendezvous.Place, error) {
 	id := job.Spec.ID
 	switch o := job.Outcome; {
@@ -58,7 +57,7 @@ func placeOf(job rendezvous.Job, rank int) (rendezvous.Place, error) {
 	return rendezvous.Place{}, noRank(job, rank)
 }
 
-// NodeExec runs one beside a rank here.
+// NodeExec runs a command beside a rank of this node.
 func (k *Ranks) NodeExec(ctx context.Context, c wire.Caller, r wire.NodeExecRequest,
 	send func(wire.ExecChunk) error) error {
 	k.cfg.ByMember("exec", c, string(r.Key.Job), nil)
@@ -76,7 +75,7 @@ func execHere(ctx context.Context, a *agent.Agent, r wire.NodeExecRequest, send 
 	return send(wire.ExecChunk{Exit: &exit})
 }
 
-// ExecReach passes on input, a signal or a terminal's size.
+// ExecReach passes on input, a signal or a terminal size.
 func (k *Ranks) ExecReach(ctx context.Context, c wire.Caller, r wire.ExecReachRequest) (wire.Empty, error) {
 	job, err := k.ownJob(ctx, c, r.Job)
 	if err != nil {
@@ -95,7 +94,7 @@ func (k *Ranks) ExecReach(ctx context.Context, c wire.Caller, r wire.ExecReachRe
 	return wire.Empty{}, wire.NodeExecReach.Call(ctx, k.cfg.Dial.Client(p.Node), req)
 }
 
-// NodeExecReach takes it for a command here.
+// NodeExecReach does so for a command on this node.
 func (k *Ranks) NodeExecReach(ctx context.Context, _ wire.Caller, r wire.NodeExecReachRequest) (wire.Empty, error) {
 	in := agent.InputChunk{Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window}
 	return wire.Empty{}, noReader(k.cfg.Agent.ReachSession(ctx, r.Key, r.Guest, syscall.Signal(r.Signal), in))

@@ -16,7 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// FilesConfig says where files are kept.
+// FilesConfig says where the jobs' files are kept.
 type FilesConfig struct {
 	Self   launcher.NodeID
 	Dir    string // for the files of all jobs
@@ -24,11 +24,11 @@ type FilesConfig struct {
 	Logger *slog.Logger
 }
 
-// Files are what jobs bring along.
+// Files are the files that jobs bring along.
 type Files struct {
 	cfg      FilesConfig
 	store    *filesync.Store
-	bringing chan struct{} // has room for the one job whose files are being laid out
+	bringing chan struct{} // its one slot is taken by the job whose files are being laid out
 }
 
 // OpenFiles opens the folder.
@@ -40,14 +40,14 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	return &Files{cfg: cfg, store: store, bringing: make(chan struct{}, 1)}, nil
 }
 
-// Close ends it.
+// Close closes the store.
 func (f *Files) Close() { f.store.Close() }
 
-// UserOf tells whose job has brought files here; empty: nobody's.
+// UserOf is the user of a job whose files are here; empty where no job's are.
 func (f *Files) UserOf(job launcher.JobID) string { return f.store.UserOf(job) }
 
-// Stage takes the manifest of a user's files. Like their contents it is kept
-// where it was typed, and needs no leader.
+// Stage takes the manifest of a user's files. Like their contents it is kept on the node
+// where the user typed, and needs no leader.
 func (f *Files) Stage(_ context.Context, c wire.Caller, r wire.StageRequest) (wire.StageResponse, error) {
 	user, err := c.RunsAs(r.User)
 	if err != nil {
@@ -68,11 +68,12 @@ func (f *Files) Stage(_ context.Context, c wire.Caller, r wire.StageRequest) (wi
 	return wire.StageResponse{Node: f.cfg.Self, Missing: missing}, err
 }
 
-// halfBrought is after how long without another piece files count as given up by their sender, who was killed.
+// halfBrought is how long an unfinished upload is kept after its last piece: its sender
+// was killed.
 const halfBrought = time.Hour
 
-// keep takes a piece of a content, if that leaves what is kept for the rest of the
-// machine: others write to the disk, too, while gigabytes come. A job that finds no
+// keep stores a piece of a file if that leaves the rest of the machine its reserve of
+// disk space: others write to the disk too while gigabytes arrive. A job that finds no
 // room leaves nothing here.
 func (f *Files) keep(job launcher.JobID, user, sum string, offset int64, data []byte) error {
 	err := preflight.RoomToStage(f.cfg.Dir, int64(len(data)))
@@ -85,7 +86,7 @@ func (f *Files) keep(job launcher.JobID, user, sum string, offset int64, data []
 	return err
 }
 
-// Content takes a piece of one of them.
+// Content takes a piece of one file.
 func (f *Files) Content(_ context.Context, c wire.Caller, r wire.StageChunk) (wire.Empty, error) {
 	user, err := c.RunsAs(r.User)
 	if err != nil {
@@ -94,7 +95,7 @@ func (f *Files) Content(_ context.Context, c wire.Caller, r wire.StageChunk) (wi
 	return wire.Empty{}, f.keep(r.Job, user, r.Sum, r.Offset, r.Data)
 }
 
-// NodeStaged lists for another member what a job brings along.
+// NodeStaged lists the files of a job for another member.
 func (f *Files) NodeStaged(_ context.Context, _ wire.Caller, r wire.NodeStageRequest) (filesync.Manifest, error) {
 	return f.store.Manifest(r.Job, r.User)
 }
@@ -107,8 +108,8 @@ func (f *Files) NodeRead(_ context.Context, _ wire.Caller, r wire.NodeStageReque
 	})
 }
 
-// Bring lays a job's files out on this node, one job at a time, and fetches
-// first what is missing here from the node that took them.
+// Bring lays out a job's files on this node, one job at a time; what is missing here is
+// fetched first from the node that took them.
 func (f *Files) Bring(ctx context.Context, as launcher.Assignment, uid, gid uint32) error {
 	select {
 	case f.bringing <- struct{}{}:
@@ -133,12 +134,12 @@ func (f *Files) Bring(ctx context.Context, as launcher.Assignment, uid, gid uint
 	return f.store.Lay(spec.ID, spec.User, int(uid), int(gid))
 }
 
-// fetch takes what is missing here, one piece at a time, each checked against
-// its sum. What is here from an earlier try, or job, is not fetched again.
+// fetch gets what is missing here, one piece at a time, each checked against its sum.
+// What an earlier attempt or job left here is not fetched again.
 func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
 	have, err := f.store.Manifest(spec.ID, spec.User)
 	if err == nil && have.Sum() == spec.Staged.Sum && f.store.IsLaid(spec.ID) {
-		return nil // the node that took them need not be there any more
+		return nil // the node that took them may be gone
 	}
 	from := f.cfg.Dial.Client(spec.Staged.From)
 	m, err := wire.NodeStaged.Call(ctx, from, wire.NodeStageRequest{Job: spec.ID, User: spec.User})

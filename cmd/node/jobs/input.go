@@ -16,8 +16,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Input writes to the ranks that a job's spec names, straight to their nodes:
-// like output, it needs no leader.
+// Input writes to those ranks that the job's spec names, directly on their nodes: like
+// output, it needs no leader.
 func (k *Ranks) Input(ctx context.Context, c wire.Caller, r wire.InputRequest) (wire.Empty, error) {
 	job, err := k.ownJob(ctx, c, r.Job)
 	if err != nil {
@@ -31,8 +31,8 @@ func (k *Ranks) Input(ctx context.Context, c wire.Caller, r wire.InputRequest) (
 	})
 }
 
-// reads tells which of these ranks, of all where none are named, have an input.
-// What runs before and after the main stage has none.
+// reads tells which of these ranks have an input; an empty list means all ranks. Stages
+// before and after the main one have none.
 func reads(job rendezvous.Job, ranks []int) func(rank int) bool {
 	return func(rank int) bool {
 		return job.Plan.Stage == "" && job.Spec.MainStage().Stdin.Has(rank) &&
@@ -40,7 +40,7 @@ func reads(job rendezvous.Job, ranks []int) func(rank int) bool {
 	}
 }
 
-// InputAt tells where the input of a rank goes on.
+// InputAt gives the offset at which a rank's input continues.
 func (k *Ranks) InputAt(
 	ctx context.Context, c wire.Caller, r wire.InputAtRequest,
 ) (at wire.InputAtResponse, err error) {
@@ -59,7 +59,7 @@ func (k *Ranks) InputAt(
 	})
 }
 
-// NodeInputAt tells it of a rank here.
+// NodeInputAt gives it for a rank of this node.
 func (k *Ranks) NodeInputAt(
 	ctx context.Context, _ wire.Caller, r wire.NodeInputAtRequest,
 ) (wire.InputAtResponse, error) {
@@ -94,8 +94,8 @@ func validSignal(n int) error {
 	return nil
 }
 
-// reachAll calls fn for each wanted rank, all at once. Ranks that have ended
-// count for nothing as long as one is reached.
+// reachAll calls fn for each wanted rank, all at once. Ranks that have ended are no error
+// as long as one is reached.
 func reachAll(ctx context.Context, job rendezvous.Job, wanted func(rank int) bool,
 	fn func(context.Context, rendezvous.Place, int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -136,7 +136,7 @@ func (k *Ranks) reachOn(ctx context.Context, p rendezvous.Place, r wire.NodeReac
 	return wire.NodeReach.Call(ctx, k.cfg.Dial.Client(p.Node), r)
 }
 
-// NodeReach takes input or a signal for a rank here.
+// NodeReach takes input or a signal for a rank of this node.
 func (k *Ranks) NodeReach(ctx context.Context, _ wire.Caller, r wire.NodeReachRequest) (wire.Empty, error) {
 	return wire.Empty{}, reachHere(ctx, k.cfg.Agent, r)
 }

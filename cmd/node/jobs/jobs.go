@@ -38,19 +38,19 @@ type Config struct {
 	Secrets Secrets
 	Policy  Policy
 	Dial    *dial.Dialer
-	// Failover knows of the leader; Why says better why none answered.
+	// Failover knows of the leader; Why gives a better reason why none answered.
 	Failover *failover.Failover
 	// Present are the members as gossip knows them.
 	Present *rendezvous.Latest[[]gossip.Peer]
 	Why     func(error) error
 	// Leader is asked for all jobs.
 	Leader *wire.ToLeader
-	// ByUser and ByMember write down who ran a command beside a rank.
+	// ByUser and ByMember write to the audit log who ran a command beside a rank.
 	ByUser, ByMember func(what string, c wire.Caller, on string, err error)
 	Logger           *slog.Logger
 }
 
-// Ranks reaches those of any job, here and on other nodes.
+// Ranks reaches the ranks of any job, here and on other nodes.
 type Ranks struct {
 	Files   *Files
 	Secrets Secrets
@@ -78,8 +78,8 @@ func (k *Ranks) Calls() []wire.Call {
 	}
 }
 
-// Run keeps the agent told where members are: whoever gets another address while a job
-// runs is no stranger to its ranks.
+// Run tells the agent where members are, so that a member whose address changes while a
+// job runs can still reach its ranks.
 func (k *Ranks) Run(ctx context.Context) error {
 	for {
 		present, changed := k.cfg.Present.Watch()
@@ -98,10 +98,11 @@ func (k *Ranks) Run(ctx context.Context) error {
 	}
 }
 
-// Close ends what New was given to keep.
+// Close closes Files, which New took over.
 func (k *Ranks) Close() { k.Files.Close() }
 
-// launchFrom asks the policy where a launch is typed, before anything is placed.
+// launchFrom asks this node's policy before anything is placed: the user typed the launch
+// here.
 func (k *Ranks) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequest,
 	tell func(rendezvous.Progress) error, ask wire.AskAll[wire.LaunchRequest, rendezvous.Progress]) error {
 	user, err := c.RunsAs(r.Spec.User)
@@ -114,7 +115,7 @@ func (k *Ranks) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequ
 	return ask(ctx, r, tell)
 }
 
-// jobs asks the leader; without one it answers from this node's copy, and says so.
+// jobs asks the leader; without a leader it answers from this node's copy and says so.
 func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
 	ask wire.Ask[wire.Empty, wire.JobsResponse]) (wire.JobsResponse, error) {
 	res, err := ask(ctx, r)
@@ -130,14 +131,14 @@ func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
 	return res, nil
 }
 
-// all are the jobs, as jobs answers them to c.
+// all gives the jobs as jobs answers c.
 func (k *Ranks) all(ctx context.Context, c wire.Caller) (wire.JobsResponse, error) {
 	return k.jobs(ctx, c, wire.Empty{}, func(ctx context.Context, r wire.Empty) (wire.JobsResponse, error) {
 		return wire.Jobs.Call(ctx, k.cfg.Leader.As(c), r)
 	})
 }
 
-// localState tells of a job what this node's own ledger knows.
+// localState adds what this node's own ledger knows of a job.
 func (k *Ranks) localState(st *rendezvous.JobStatus) {
 	if st.Outcome != nil || st.Verdict != nil || st.Stop != nil {
 		return
@@ -152,7 +153,7 @@ func (k *Ranks) localState(st *rendezvous.JobStatus) {
 	}
 }
 
-// Prepared answers a dry run: what this node would start, and why not.
+// Prepared answers a dry run: what this node would start, or why it refuses.
 func (k *Ranks) Prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequest) (wire.NodePlan, error) {
 	ranks, model, err := k.cfg.Agent.Explain(ctx, r.Assignment, r.Model)
 	p := wire.NodePlan{Host: k.cfg.Host, Ranks: ranks, Memory: survey.Memory(), Model: model}
@@ -162,7 +163,7 @@ func (k *Ranks) Prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequ
 	return p, nil
 }
 
-// ownJob finds a job that its caller may touch.
+// ownJob finds a job that its caller may act on.
 func (k *Ranks) ownJob(ctx context.Context, c wire.Caller, text string) (rendezvous.Job, error) {
 	job, _, err := k.findJob(ctx, c, text)
 	if err == nil && c.User.UID != 0 && c.User.Name != job.Spec.User {
@@ -171,10 +172,10 @@ func (k *Ranks) ownJob(ctx context.Context, c wire.Caller, text string) (rendezv
 	return job, err
 }
 
-// findJob finds the job that a text means. A whole id that is in this node's copy
-// of the record is enough: a plan does not change. Anything else is the leader's to
-// say, for a name may have gone to a newer job a moment ago; while there is none this
-// copy has to do, and aged says how old it is.
+// findJob finds the job that a text means. For a whole id in this node's copy of the
+// record the copy is enough: a plan does not change. Anything else is asked of the
+// leader, since a name may have gone to a newer job a moment ago. While there is no
+// leader this copy has to do, and aged says how old it is.
 func (k *Ranks) findJob(ctx context.Context, c wire.Caller, text string) (job rendezvous.Job, aged string, err error) {
 	if job, ok := k.cfg.Record.Job(launcher.JobID(text)); ok {
 		return job, "", nil
@@ -197,7 +198,7 @@ func (k *Ranks) findJob(ctx context.Context, c wire.Caller, text string) (job re
 	return jobs[i], aged, nil
 }
 
-// aged says how old what this node alone knows of jobs may be.
+// aged says how old this node's own knowledge of jobs may be.
 func (k *Ranks) aged(text string, heard time.Time) string {
 	since := "from before its agent started"
 	if !heard.IsZero() {

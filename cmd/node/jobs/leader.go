@@ -21,7 +21,7 @@ type LeaderConfig struct {
 	Brain    *lead.Leader
 	Failover *failover.Failover
 	Term     uint64 // of the leadership
-	// Holds says why no job begins now; empty where one may.
+	// Holds says why no job may begin now; empty where one may.
 	Holds func() string
 	// FabricOnly names the hosts that this node reaches over the fabric alone.
 	FabricOnly func() []string
@@ -44,8 +44,8 @@ func (l *Leader) Calls() []wire.Call {
 
 func (l *Leader) find(text string) (rendezvous.Job, error) { return l.cfg.Ranks.cfg.Record.Find(text) }
 
-// near is the member that a job would better be near: where its user typed. A
-// client's user is near none, whichever member it has dialled.
+// near is the member that a job should preferably be close to: the one where its user
+// typed. A remote client's user is near none, whichever member it has dialled.
 func (l *Leader) near(c wire.Caller) string {
 	switch {
 	case c.Client != nil:
@@ -102,8 +102,8 @@ func (l *Leader) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (w
 	return wire.StopResponse{Job: job.Spec.ID}, l.cfg.Brain.Stop(ctx, job.Spec.ID, grace, "stopped by "+c.User.Name)
 }
 
-// stopStrays ends, for root, what runs of a job beside the record: see
-// lead.StopStrays.
+// stopStrays ends, for root, the attempts of a job that run although the record does not
+// have them: see lead.StopStrays.
 func (l *Leader) stopStrays(c wire.Caller, r wire.StopRequest, job rendezvous.Job) []string {
 	if c.User.UID != 0 {
 		return nil
@@ -119,8 +119,7 @@ func (l *Leader) stopStrays(c wire.Caller, r wire.StopRequest, job rendezvous.Jo
 	return l.cfg.Brain.StopStrays(id, grace, why)
 }
 
-// explain says where a job would go, and has the nodes there say what they would
-// start.
+// explain says where a job would go, and asks the nodes there what they would start.
 func (l *Leader) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest) (wire.ExplainResponse, error) {
 	spec := r.Spec.WithDefaults()
 	user, err := c.RunsAs(spec.User)
@@ -162,7 +161,7 @@ func (l *Leader) prepared(ctx context.Context, c wire.Caller, a wire.NodePlanReq
 	return p
 }
 
-// service records whether a service comes back after all its machines were off.
+// service records whether a service is started again after all its machines were off.
 func (l *Leader) service(ctx context.Context, c wire.Caller, r wire.ServiceRequest) (wire.ServiceResponse, error) {
 	job, err := l.find(r.Job)
 	id := job.Spec.ID
@@ -181,8 +180,8 @@ func (l *Leader) service(ctx context.Context, c wire.Caller, r wire.ServiceReque
 	return wire.ServiceResponse{Job: id, OnlyOn: l.cfg.Failover.OnlyHere(ctx)}, err
 }
 
-// jobs lists them once this node has proven that it still leads, and says of each
-// which of its machines management does not reach.
+// jobs lists them once this node has proven that it still leads; for each it says which
+// of its machines the management network does not reach.
 func (l *Leader) jobs(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.JobsResponse, error) {
 	if err := l.cfg.Failover.Raft().Verify(ctx); err != nil {
 		return wire.JobsResponse{}, err

@@ -17,8 +17,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Logs merges the output of a job's ranks, pulled straight from each node that
-// has some. Leaders play no part in it once the plan is known.
+// Logs merges the output of a job's ranks, pulled directly from each node that has some.
+// It needs no leader once the plan is known.
 func (k *Ranks) Logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send func(wire.LogChunk) error) error {
 	job, aged, err := k.findJob(ctx, c, r.Job)
 	if err == nil && aged != "" {
@@ -38,7 +38,7 @@ func (k *Ranks) Logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, sen
 	chunks := make(chan wire.LogChunk)
 	pulls, pctx := errgroup.WithContext(ctx)
 	key := launcher.Key{Job: job.Spec.ID, Generation: cmp.Or(r.Generation, job.Plan.Generation)}
-	// Of what is over there is no more to come, and no node need wait for it.
+	// An attempt that is over writes nothing more, so no node needs to wait for output.
 	follow := r.Follow && job.Outcome == nil && key == job.Key()
 	for _, s := range sources {
 		req := wire.NodeLogsRequest{
@@ -61,9 +61,9 @@ func (k *Ranks) Logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, sen
 	return g.Wait()
 }
 
-// awaitGeneration waits until this node's copy of the record has a generation
-// that its leader has told of; who follows a job that stands in line waits for
-// its first. A generation that the leader does not know of either is refused.
+// awaitGeneration waits until this node's copy of the record has a generation that its
+// leader has announced; a follower of a queued job waits for the first one. A generation
+// that the leader does not know either is refused.
 func (k *Ranks) awaitGeneration(
 	ctx context.Context, c wire.Caller, job rendezvous.Job, r wire.LogsRequest,
 ) (rendezvous.Job, error) {
@@ -93,8 +93,8 @@ func (k *Ranks) awaitGeneration(
 	}
 }
 
-// isToCome asks the leader whether a generation that is not in this node's copy
-// of the record is in its own. With no leader it may be, for who follows.
+// isToCome asks the leader whether its record has a generation that this node's copy
+// lacks. Without a leader a follower assumes that it has.
 func (k *Ranks) isToCome(ctx context.Context, c wire.Caller, id launcher.JobID, r wire.LogsRequest) error {
 	all, err := k.all(ctx, c)
 	if err != nil {
@@ -116,15 +116,15 @@ func noGeneration(id launcher.JobID, gen launcher.Generation) error {
 		id, gen, launcher.ErrInvalid)
 }
 
-// source is a node's part of what is read.
+// source is one node's part of the requested output.
 type source struct {
 	node  launcher.NodeID // empty: it has left the cluster
 	host  string
 	ranks []int // empty: those that it has
 }
 
-// sources says which nodes have what is asked for. Of a generation of the past
-// only its hosts are known: their folders tell the ranks.
+// sources says which nodes have what is asked for. Of a past generation only the hosts
+// are known: their folders tell which ranks.
 func (k *Ranks) sources(job rendezvous.Job, r wire.LogsRequest) (sources []source, err error) {
 	if gen := r.Generation; gen == 0 || gen == job.Plan.Generation {
 		sources, err = placed(job, r.Ranks)
@@ -204,8 +204,8 @@ func ranksOf(p rendezvous.Place, wanted []int) []int {
 	return out
 }
 
-// pull reads one node's part. Following, it goes on by offset when the node's
-// agent comes back; a node that stays away is named.
+// pull reads one node's part. When following, it continues at its offset once the node's
+// agent is back; a node that stays away is named.
 func (k *Ranks) pull(ctx context.Context, s source, req wire.NodeLogsRequest, out chan<- wire.LogChunk) error {
 	at := map[launcher.Cursor]int64{}
 	for _, c := range req.Cursors {
@@ -298,7 +298,7 @@ func (k *Ranks) NodeLogs(ctx context.Context, _ wire.Caller, r wire.NodeLogsRequ
 	return k.cfg.Agent.Logs(ctx, logsOf(r), send)
 }
 
-// logsOf is the agent's word for what a node is asked.
+// logsOf translates the call's request into the agent's.
 func logsOf(r wire.NodeLogsRequest) logs.Request {
 	return logs.Request{
 		Key: r.Key, Ranks: r.Ranks, Follow: r.Follow, Cursors: r.Cursors, From: r.From, Times: r.Times,

@@ -15,8 +15,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Policy is what this node's administrator allows users, as the file is at each
-// question: a change of it needs no word to the agent. Ranks that run are left alone.
+// Policy is what this node's administrator allows users. The file is read at each
+// question, so that a change needs no restart of the agent. Ranks that run are left
+// alone.
 type Policy struct {
 	Path  string
 	Host  string
@@ -31,7 +32,7 @@ func (a Policy) allows(ctx context.Context, user string) error {
 	return p.Launch(a.Host, user, groups)
 }
 
-// read gives the policy, with the user's groups where it needs them.
+// read gives the policy, and the user's groups where the policy needs them.
 func (a Policy) read(ctx context.Context, user string) (p policy.Policy, groups []string, err error) {
 	if p, err = policy.Read(a.Path); err == nil && p.NeedsGroups() {
 		groups, err = groupsOf(ctx, user)
@@ -39,8 +40,8 @@ func (a Policy) read(ctx context.Context, user string) (p policy.Policy, groups 
 	return p, groups, err
 }
 
-// Run is asked before ranks are prepared here. A no is written down: that the
-// leader's order was taken is all that its line tells.
+// Run is asked before ranks are prepared here. A refusal goes to the audit log, whose
+// other line says only that the leader's order was taken.
 func (a Policy) Run(ctx context.Context, spec launcher.Spec) error {
 	err := a.allows(ctx, spec.User)
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -51,7 +52,7 @@ func (a Policy) Run(ctx context.Context, spec launcher.Spec) error {
 	return err
 }
 
-// Launch is asked where a launch is typed, before anything is placed.
+// Launch is asked on the node where a launch is typed, before anything is placed.
 func (a Policy) Launch(ctx context.Context, c wire.Caller, user string) error {
 	if c.Node != "" || c.Forwarded() {
 		return nil // its own agent has been asked
@@ -62,7 +63,7 @@ func (a Policy) Launch(ctx context.Context, c wire.Caller, user string) error {
 	return nil
 }
 
-// Contain is asked about what a user wants of this node's container engine.
+// Contain is asked about what a user requests of this node's container engine.
 func (a Policy) Contain(ctx context.Context, w container.Wish) error {
 	p, groups, err := a.read(ctx, w.User)
 	if err != nil {
@@ -85,8 +86,8 @@ func (a Policy) Contain(ctx context.Context, w container.Wish) error {
 	return p.Elevate(a.Host, w.User, groups, w.Elevates)
 }
 
-// groupsOf gives the names of a user's groups as the C library knows them: LDAP's
-// and SSSD's are in no file.
+// groupsOf gives the names of a user's groups as the C library knows them: those of LDAP
+// and SSSD are in no file.
 func groupsOf(ctx context.Context, user string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

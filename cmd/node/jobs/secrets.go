@@ -9,13 +9,13 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Secrets seals what jobs bring along in secret, and opens it for their ranks here.
+// Secrets seals the secrets that jobs bring along, and opens them for their ranks here.
 type Secrets struct {
-	// sealer has the keys of now: they change when a member is removed.
+	// sealer gives the current keys: they change when a member is removed.
 	sealer func() (trust.Sealer, error)
 }
 
-// SecretsOf has a member's keys, which are in a folder.
+// SecretsOf uses a member's keys, which are in a folder.
 func SecretsOf(folder string) Secrets {
 	return Secrets{func() (trust.Sealer, error) {
 		keys, err := trust.LoadGossipKeys(folder)
@@ -30,13 +30,13 @@ func SecretsOf(folder string) Secrets {
 	}}
 }
 
-// SecretsAlone has a key that nobody else has.
+// SecretsAlone uses a new key that nobody else has.
 func SecretsAlone() (Secrets, error) {
 	s, err := trust.NewSealer(trust.Keyring{trust.NewGossipKey(0)}, nil)
 	return Secrets{func() (trust.Sealer, error) { return s, nil }}, err
 }
 
-// Seal makes of secrets that were typed here what a job's spec may carry.
+// Seal seals secrets that were typed here, for a job's spec.
 func (x Secrets) Seal(_ context.Context, c wire.Caller, r wire.SealRequest) (wire.SealResponse, error) {
 	if c.Node != "" {
 		return wire.SealResponse{}, fmt.Errorf(

@@ -14,11 +14,11 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
-// announceAgain is the pause before what could not be announced is tried again.
+// announceAgain is the pause after a failed announcement.
 const announceAgain = 10 * time.Second
 
-// announces says by mDNS that this member is at addr, while that is its management
-// address, on that one NIC. Nothing depends on it: what fails is logged and tried again.
+// announces announces this member by mDNS at addr, on that one NIC, as long as addr is
+// its management address. Nothing depends on it: a failure is logged and repeated later.
 func (n *Network) announces(ctx context.Context, addr netip.Addr) error {
 	if !n.cfg.Announce {
 		return nil
@@ -31,7 +31,7 @@ func (n *Network) announces(ctx context.Context, addr netip.Addr) error {
 			n.cfg.Logger.Info("announce by mDNS", "nic", on.Name, "addr", addr)
 			if err = n.announceOn(ctx, on, addr); err == nil {
 				said = ""
-				continue // it is another link now
+				continue // the NIC has changed
 			}
 		}
 		if ctx.Err() != nil {
@@ -50,8 +50,8 @@ func (n *Network) announces(ctx context.Context, addr netip.Addr) error {
 	}
 }
 
-// announcedOn is the NIC of this management address, while it has a carrier: whoever
-// was plugged in meanwhile shall hear it anew.
+// announcedOn is the NIC of this management address while it has a carrier: a host
+// plugged in meanwhile must hear the announcement anew.
 func (n *Network) announcedOn(inv envgen.Inventory, addr netip.Addr) (discover.Link, error) {
 	mgmt, err := envgen.Management(inv, n.cfg.Management)
 	if err != nil {
@@ -64,7 +64,7 @@ func (n *Network) announcedOn(inv envgen.Inventory, addr netip.Addr) (discover.L
 	return discover.LinkOf(mgmt.NIC, addr)
 }
 
-// announceOn returns nil when the management link is another one.
+// announceOn returns nil when the management NIC has changed.
 func (n *Network) announceOn(ctx context.Context, on discover.Link, addr netip.Addr) error {
 	self, moved := n.cfg.Self, errors.New("moved")
 	g, ctx := errgroup.WithContext(ctx)

@@ -1,11 +1,11 @@
 // Package network keeps this node on the network: it gossips and listens at the
 // management address, and listens at the fabric's, as these come, move and go.
 //
-// It decides which address that is, and moves everything with it; what this node
-// tells of itself by gossip and by mDNS; and where gossip looks for others.
+// It decides which address that is, and moves all listeners with it; what this node tells
+// of itself by gossip and by mDNS; and where gossip looks for others.
 //
-// It must not decide who may connect or what is answered there, and takes what
-// gossip tells for a hint.
+// It must not decide who may connect or what is answered there, and must take gossip only
+// as a hint.
 package network
 
 import (
@@ -38,7 +38,7 @@ type Config struct {
 	Self       rendezvous.Self
 	Management string // as the user named it; see envgen.Management
 	GossipPort uint16
-	// Announce has this member say by mDNS, on the management link, that it is there.
+	// Announce has this member announce itself by mDNS on the management link.
 	Announce bool
 	// Trust is the folder in which the gossip keys lie.
 	Trust  string
@@ -48,8 +48,8 @@ type Config struct {
 	Record *rendezvous.Record
 	Dial   *dial.Dialer
 	Clones *clone.Finder
-	// Inventory is this machine's hardware. Present is written here: members as
-	// gossip knows them, the silent ones too.
+	// Inventory is this machine's hardware. Present is written here: the members that
+	// gossip knows, including the silent ones.
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Present   *rendezvous.Latest[[]gossip.Peer]
 	Logger    *slog.Logger
@@ -63,10 +63,11 @@ type Network struct {
 	reached   sync.Once
 }
 
-// New makes one; Run opens it.
+// New makes one; Run starts it.
 func New(cfg Config) *Network { return &Network{cfg: cfg, reachable: make(chan struct{})} }
 
-// Reachable is closed once this node is at a management address, the first of this life.
+// Reachable is closed once this node has its first management address since it was
+// opened.
 func (n *Network) Reachable() <-chan struct{} { return n.reachable }
 
 // Run keeps the cluster's port and gossip on the management address, and moves them

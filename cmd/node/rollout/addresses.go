@@ -19,9 +19,9 @@ import (
 // ErrNoCabling says that there is nothing to plan addresses for.
 var ErrNoCabling = errors.New("no cable or switch that the probe sees joins two nodes")
 
-// Addresses plans them for the topology that the views show, with what the record
-// remembers (nil: nothing) and what the nodes hold, by node id. away are the members
-// that cannot take part now: nothing may overlap what they have.
+// Addresses plans the addresses for the topology that the views show, from the recorded
+// allocation (nil: none) and what the nodes hold, by node id. away are the members that
+// cannot take part now: nothing may overlap their addresses.
 func Addresses(t envgen.Topology, views, away []envgen.NodeView, recorded json.RawMessage,
 	held map[string][]netplan.Held) (netplan.Plan, error) {
 	in, err := input(t, views, away)
@@ -40,10 +40,10 @@ func Addresses(t envgen.Topology, views, away []envgen.NodeView, recorded json.R
 	return plan, err
 }
 
-// input is what a plan takes of the topology that the views show: pure. Only
-// links that a probe has seen count, and of them only the ends with the role
-// fabric; everything else keeps what it has. others are the members that cannot
-// take part now: nothing may overlap what they have.
+// input is what a plan needs of the topology that the views show; it is pure. Only links
+// that a probe has seen count, and of them only the ends with the role fabric; all other
+// ports keep what they have. others are the members that cannot take part now: nothing
+// may overlap their addresses.
 func input(t envgen.Topology, views, others []envgen.NodeView) (in netplan.Input, err error) {
 	planned := map[netplan.End]bool{}
 	nics := map[string]bool{} // node id and name
@@ -52,8 +52,8 @@ func input(t envgen.Topology, views, others []envgen.NodeView) (in netplan.Input
 		in.Nodes = append(in.Nodes, netplan.Node{ID: n.ID, Host: n.Host, Management: n.MgmtNIC})
 		cabled := cableTwins(inv)
 		for _, p := range n.Ports {
-			// One without a link has a peer that is away, and keeps its addresses;
-			// one that is unused with a link is so by --fabric-port.
+			// A fabric port without a link has a peer that is away, and keeps its
+			// addresses; an unused port with a link is unused because of --fabric-port.
 			if p.Role != envgen.RoleFabric && (p.Role != envgen.RoleUnused || p.Live) {
 				continue
 			}
@@ -64,7 +64,7 @@ func input(t envgen.Topology, views, others []envgen.NodeView) (in netplan.Input
 				}
 			}
 			if len(port.Twins) == 0 {
-				continue // a bond's, or InfiniBand
+				continue // a bond, or InfiniBand
 			}
 			in.Nodes[i].Ports = append(in.Nodes[i].Ports, port)
 			planned[netplan.End{Node: n.ID, Slot: p.Slot}] = true
@@ -143,8 +143,8 @@ func portWords(t envgen.Topology, ends []netplan.End) string {
 	return strings.Join(words, " and ")
 }
 
-// kindOf is the topology's shape in netplan's words. What fits none of them in
-// every respect (three cables between two servers) is mixed, which has no rule.
+// kindOf maps the topology's shape to netplan's kinds. What fits none of them exactly
+// (three cables between two servers) is mixed, which has no rule.
 func kindOf(shape envgen.Shape, in netplan.Input) netplan.Kind {
 	cables := !slices.ContainsFunc(in.Links, func(l netplan.Link) bool { return len(l.Ends) != 2 })
 	switch n := len(in.Links); {
@@ -164,8 +164,8 @@ func kindOf(shape envgen.Shape, in netplan.Input) netplan.Kind {
 	return netplan.KindMixed
 }
 
-// reserved are the networks of a node's interfaces that get no addresses here. A
-// virtual function's is its port's own.
+// reserved are the networks of a node's interfaces that get no addresses here. A virtual
+// function shares the network of its port, so it is left out.
 func reserved(v envgen.NodeView, planned map[string]bool) []netplan.Reserved {
 	var out []netplan.Reserved
 	for _, nic := range v.Inventory.NICs {
@@ -184,7 +184,7 @@ func reserved(v envgen.NodeView, planned map[string]bool) []netplan.Reserved {
 	return out
 }
 
-// remembered is the record's allocation without nodes that have left.
+// remembered is the recorded allocation without nodes that have left.
 func remembered(data json.RawMessage, members []string) (*netplan.Allocation, error) {
 	if data == nil {
 		return nil, nil
@@ -202,7 +202,7 @@ func remembered(data json.RawMessage, members []string) (*netplan.Allocation, er
 	return new(a.Forget(gone...)), nil
 }
 
-// addresses plans with what is remembered, and where nothing is, with addresses
+// addresses plans from the recorded allocation, or where there is none, from addresses
 // that work already.
 func addresses(in netplan.Input, held map[string][]netplan.Held) (netplan.Plan, error) {
 	adopted, apart, err := netplan.Adopt(in, held)
@@ -220,7 +220,7 @@ func addresses(in netplan.Input, held map[string][]netplan.Held) (netplan.Plan, 
 	return plan, nil
 }
 
-// orderOf is a planned file as its node gets it.
+// orderOf is a planned file as the leader sends it to its node.
 func orderOf(f netplan.File) wire.NetplanOrder {
 	o := wire.NetplanOrder{Text: &f.Text}
 	for _, p := range f.Peers {
@@ -229,10 +229,10 @@ func orderOf(f netplan.File) wire.NetplanOrder {
 	return o
 }
 
-// newChange names a change.
+// newChange makes the id of a change.
 func newChange() string { return rand.Text() }
 
-// digestOf stands for what a person agrees to: every node's new file and what it
+// digestOf identifies what a person agrees to: every node's new file and what it
 // replaces.
 func digestOf(nodes []wire.NetplanNode) string {
 	h := sha256.New()
@@ -250,8 +250,8 @@ func digestOf(nodes []wire.NetplanNode) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// lastChange is the change that was begun last on any node, and its nodes' ids.
-// Nodes that were as ordered had no part in it.
+// lastChange is the change that was begun last on any node, and the ids of its nodes.
+// Nodes that were already as ordered had no part in it.
 func lastChange(facts map[string]wire.NetplanFacts) (change string, ids []string) {
 	var last wire.NetplanFacts
 	for _, id := range slices.Sorted(maps.Keys(facts)) {

@@ -17,15 +17,15 @@ type member struct {
 	order wire.NetplanOrder
 }
 
-// change is one change on all nodes: all try at the same time, for a peer
-// answers only once it has applied too; it stays when all have reached their
-// peers, and everybody goes back when one has not.
+// change is one change on all nodes. All try it at the same time, since a peer answers
+// only once it has applied too. It stays when all have reached their peers; when one has
+// not, all go back.
 type change struct {
 	members []member
 	tell    func(wire.NetplanProgress)
 	at      []progress // by member
 	stage   stage
-	// why says what a change that goes back failed of.
+	// why is the reason for which a change goes back.
 	why string
 }
 
@@ -39,15 +39,14 @@ const (
 	stageGoingBack
 )
 
-// progress is how far one member got.
+// progress is how far one member has got.
 type progress struct {
 	state   netplan.State
-	applied bool // its peers have a chance to reach it
+	applied bool // its peers may now reach it
 	over    bool
 	lost    bool   // its node no longer answers
 	cause   string // why it failed
-	// root: it failed before anything was decided. What came later is a
-	// consequence.
+	// root marks a failure from before the decision; a later one is its consequence.
 	root bool
 }
 
@@ -58,8 +57,8 @@ type event struct {
 	err    error
 }
 
-// run returns nil once every node has the change. It does not end with ctx: that
-// calls the change off, and run waits until the nodes have gone back.
+// run returns nil once every node has the change. Ending ctx does not end run: it calls
+// the change off, and run waits until the nodes have gone back.
 func (c *change) run(ctx context.Context) error {
 	c.at = make([]progress, len(c.members))
 	events := make(chan event)
@@ -99,7 +98,7 @@ func (c *change) run(ctx context.Context) error {
 			if d := c.decision(p.order.Change); !c.at[i].over {
 				told.Go(func() {
 					if wire.NetplanDecide.Call(context.WithoutCancel(ctx), p.calls, d) != nil && d.All == "" {
-						hangUp[i]() // which says the same
+						hangUp[i]() // a closed call also means to go back
 					}
 				})
 			}
@@ -108,7 +107,7 @@ func (c *change) run(ctx context.Context) error {
 	return c.verdict()
 }
 
-// decision is what the nodes are told of a stage.
+// decision is what the nodes are told about a stage.
 func (c *change) decision(change string) wire.NetplanDecision {
 	d := wire.NetplanDecision{Change: change, Why: c.why}
 	switch c.stage {
@@ -120,7 +119,7 @@ func (c *change) decision(change string) wire.NetplanDecision {
 	return d
 }
 
-// take notes what a part says.
+// take notes an event of a member.
 func (c *change) take(e event) {
 	p := &c.at[e.member]
 	fail := func(cause string) {
@@ -146,9 +145,9 @@ func (c *change) take(e event) {
 	c.tell(wire.NetplanProgress{Host: c.members[e.member].host, NetplanStep: *e.step})
 }
 
-// evaluate moves the change on once that is possible. It goes back at once where a
-// node cannot be reached by its peers, else when each has reached its own or
-// given up, so that all say whom they miss.
+// evaluate moves the change on as far as possible. It goes back at once where a member
+// failed before it had applied, or is lost, since its peers cannot reach it; otherwise
+// when each node has reached its peers or given up, so that all can say whom they miss.
 func (c *change) evaluate() {
 	applying, reaching, failed := false, false, ""
 	for i, p := range c.at {
@@ -172,16 +171,16 @@ func (c *change) evaluate() {
 	}
 }
 
-// advance is the only place where the stage moves; what stays or goes back is
-// decided once.
+// advance is the only place where the stage changes: whether a change stays or goes back
+// is decided once.
 func (c *change) advance(to stage, why string) {
 	if c.stage < stageCommitting && to > c.stage {
 		c.stage, c.why = to, why
 	}
 }
 
-// verdict is how it ended for all: of failures the first, and of nodes that are
-// not as before each.
+// verdict is the result for all nodes: the first failure, and each node that is not as it
+// was before.
 func (c *change) verdict() error {
 	var causes, apart []string
 	for i, p := range c.at {

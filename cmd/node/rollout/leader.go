@@ -25,14 +25,14 @@ import (
 // LeaderConfig of the leader's part.
 type LeaderConfig struct {
 	Node     *Node        // this node's own part
-	Brain    *lead.Leader // whose roster it is
+	Brain    *lead.Leader // has the roster
 	Dial     *dial.Dialer
 	Failover *failover.Failover
 	Logger   *slog.Logger
 }
 
-// Leader coordinates changes for as long as this node leads: its end ends the calls
-// by which the nodes hold on to a change.
+// Leader coordinates changes as long as this node leads. When it ends, its calls to the
+// nodes end, and with them the change.
 type Leader struct{ cfg LeaderConfig }
 
 // Lead makes the leader's part.
@@ -43,17 +43,17 @@ func (l *Leader) Calls() []wire.Call {
 	return []wire.Call{wire.Netplan.Serve(l.Plan), wire.NetplanApply.Serve(l.Apply)}
 }
 
-// draft is a plan with all that its application needs.
+// draft is a plan with everything that is needed to apply it.
 type draft struct {
 	plan    wire.NetplanPlan
 	members []member
-	// allocation is to be recorded before anything is applied; nil where it is
-	// recorded already.
+	// allocation is to be recorded before anything is applied; nil where it is recorded
+	// already.
 	allocation json.RawMessage
 }
 
-// Plan answers what the addresses shall be: the leader, for it has the inventories
-// of all.
+// Plan answers what the addresses shall be. The leader does it since it has the
+// inventories of all.
 func (l *Leader) Plan(ctx context.Context, c wire.Caller, r wire.NetplanRequest) (wire.NetplanPlan, error) {
 	if r.Compare || r.Rollback {
 		if err := c.MustBeRoot("compare netplan files"); err != nil {
@@ -95,14 +95,14 @@ func (l *Leader) Apply(ctx context.Context, c wire.Caller, r wire.NetplanApplyRe
 	l.cfg.Logger.Info("netplan change begins", "change", id, "nodes", len(d.members), "rollback", r.Rollback,
 		"user", c.User.Name, "from", c.Host)
 	all := change{members: d.members, tell: func(p wire.NetplanProgress) {
-		_ = tell(p) // who no longer listens has ended ctx, which calls it off
+		_ = tell(p) // a caller that is gone has ended ctx, which calls the change off
 	}}
 	err = all.run(ctx)
 	l.cfg.Logger.Info("netplan change has ended", "change", id, "error", err)
 	return err
 }
 
-// Holds says why this node, as the leader, begins no job now; empty where it may.
+// Holds says why this node, as the leader, lets no job begin now; empty where one may.
 func (n *Node) Holds() string {
 	if n.leads.Load() {
 		return "the nodes' netplan files are being changed"
@@ -110,7 +110,7 @@ func (n *Node) Holds() string {
 	return ""
 }
 
-// refusals are the reasons of all nodes that would not do it.
+// refusals joins the reasons of all nodes that refuse the change.
 func refusals(p wire.NetplanPlan) error {
 	var why []string
 	for _, n := range p.Nodes {
@@ -164,7 +164,7 @@ func (l *Leader) draft(ctx context.Context, r wire.NetplanRequest) (draft, error
 	return d, nil
 }
 
-// facts asks all nodes side by side, by node id.
+// facts asks all nodes side by side; the answers are by node id.
 func (l *Leader) facts(ctx context.Context, views []envgen.NodeView) (map[string]wire.NetplanFacts, error) {
 	facts := make([]wire.NetplanFacts, len(views))
 	errs := make([]error, len(views))
@@ -211,8 +211,8 @@ func (l *Leader) draftAddresses(d *draft, views, away []envgen.NodeView, facts m
 	return nil
 }
 
-// draftRollback goes back to what was there before the last change, on the nodes
-// that had a part in it.
+// draftRollback plans the way back to the state before the last change, on the nodes that
+// took part in it.
 func (l *Leader) draftRollback(d *draft, views []envgen.NodeView, facts map[string]wire.NetplanFacts) error {
 	change, ids := lastChange(facts)
 	if change == "" {
@@ -249,11 +249,11 @@ func (d *draft) compare(ctx context.Context, force bool) error {
 	return errors.Join(errs...)
 }
 
-// allocate has the record remember it, before any node has it in force: an address
-// once given must not go to another. nil is recorded already.
+// allocate records the allocation before any node has it in force: an address once given
+// must not go to another port. nil: it is recorded already.
 func (l *Leader) allocate(ctx context.Context, allocation json.RawMessage) error {
 	if allocation == nil {
-		return l.cfg.Failover.Raft().Verify(ctx) // still the leader, whom the nodes obey
+		return l.cfg.Failover.Raft().Verify(ctx) // proves that this node, whose orders the others obey, still leads
 	}
 	entry := rendezvous.Entry{Kind: rendezvous.KindNetplan, Netplan: &rendezvous.Allocated{Allocation: allocation}}
 	return l.cfg.Failover.Recorder(0).Apply(ctx, entry, func() bool {
@@ -261,7 +261,7 @@ func (l *Leader) allocate(ctx context.Context, allocation json.RawMessage) error
 	})
 }
 
-// calls reaches a member, this one without a network.
+// calls gives a client of a member; for this node it needs no network.
 func (l *Leader) calls(id launcher.NodeID) *wire.Client {
 	if own := l.cfg.Node; id == own.cfg.Self {
 		return wire.NewServer(wire.ServerConfig{}, own.Calls()...).As(wire.Caller{Node: own.cfg.Self, Host: own.cfg.Host})

@@ -1,8 +1,8 @@
 // Package rollout changes the fabric's addresses on all nodes, or on none.
 //
-// It decides which node gets which order, when a change has been applied and has
-// reached everybody, and whether it stays or all go back; on each node it says
-// whether a job may begin meanwhile.
+// It decides which node gets which order, when a change has been applied and has reached
+// all peers, and whether it stays or all nodes go back; on each node it says whether a
+// job may begin meanwhile.
 //
 // It must not decide what the addresses are (envgen/netplan does, from the
 // topology), write a file itself (netplan.Applier does), or know how a member is
@@ -33,10 +33,10 @@ import (
 type Config struct {
 	Self launcher.NodeID
 	Host string
-	// Netplan reads this machine's addresses and puts others in force. Its Busy is
-	// set here.
+	// Netplan reads this machine's addresses and puts others in force. Open sets its
+	// Busy.
 	Netplan netplan.Config
-	// Lock is the one that Prepare asks before a job begins here.
+	// Lock is asked by Prepare before a job begins here.
 	Lock *Lock
 	// Management is an interface or address, as the user asked; see
 	// envgen.Management. No change may touch it.
@@ -53,15 +53,14 @@ type Ledger interface {
 	Ledger() []launcher.LedgerEntry
 }
 
-// Node is one node's part: it tells what its files say, and tries what a leader
-// orders.
+// Node is one node's part: it tells what its files say, and tries what a leader orders.
 type Node struct {
 	cfg     Config
 	applier *netplan.Applier
-	leads   atomic.Bool // this node coordinates a change, as the leader
+	leads   atomic.Bool // this node, as the leader, coordinates a change
 }
 
-// Open makes the node's part. Recover comes first.
+// Open makes the node's part. Recover must have been called before.
 func Open(cfg Config) (*Node, error) {
 	n := &Node{cfg: cfg}
 	cfg.Netplan.Busy = n.busy
@@ -80,9 +79,9 @@ func (n *Node) Calls() []wire.Call {
 	}
 }
 
-// Machine is this machine's own netplan; state is the folder for what undoes a
-// change. stand is a program to run in place of `netplan apply`, for tests; empty
-// means the real one.
+// Machine is this machine's own netplan; state is the folder for what undoes a change.
+// stand is a program to run in place of `netplan apply`, for tests; empty means the real
+// one.
 func Machine(state, stand string, log *slog.Logger) netplan.Config {
 	program := netplan.Command{}
 	cfg := netplan.Config{
@@ -102,9 +101,9 @@ func Machine(state, stand string, log *slog.Logger) netplan.Config {
 	return cfg
 }
 
-// Recover undoes what a crash cut short, before this node takes jobs. A node whose
-// files cannot be put right is better in its cluster than out of it: the applier
-// goes on refusing.
+// Recover undoes what a crash interrupted, before this node takes jobs. A node whose
+// files cannot be restored stays in its cluster all the same: the applier goes on
+// refusing changes.
 func Recover(ctx context.Context, cfg netplan.Config) error {
 	cfg.Busy = func(context.Context, []string) (string, error) { return "", nil }
 	applier, err := netplan.New(cfg)
@@ -117,8 +116,8 @@ func Recover(ctx context.Context, cfg netplan.Config) error {
 	return nil
 }
 
-// busy names a job of this node that uses one of these interfaces. One whose plan
-// is not known here counts: nobody can say that it does not.
+// busy names a job of this node that uses one of these interfaces. A job whose plan is
+// not known here counts as using them.
 func (n *Node) busy(_ context.Context, nics []string) (string, error) {
 	for _, e := range n.cfg.Ledger.Ledger() {
 		if e.Phase == launcher.PhaseEnded {
@@ -133,7 +132,7 @@ func (n *Node) busy(_ context.Context, nics []string) (string, error) {
 	return "", nil
 }
 
-// uses tells whether a job's way to its peers goes over one of the interfaces.
+// uses tells whether a job reaches its peers over one of the interfaces.
 func uses(e envgen.Entry, nics []string) bool {
 	return slices.Contains(nics, e.NIC) ||
 		slices.ContainsFunc(e.Paths, func(p envgen.Path) bool { return slices.Contains(nics, p.NIC) })
@@ -145,10 +144,10 @@ type Lock struct {
 	trial *trial
 }
 
-// trial is one change on its way.
+// trial is one change in progress.
 type trial struct {
 	change string
-	// applied and reached are closed when all nodes have got there.
+	// applied and reached are closed when all nodes have got that far.
 	applied, reached chan struct{}
 	once             [2]sync.Once
 	cancel           context.CancelCauseFunc
@@ -191,7 +190,7 @@ func (l *Lock) Refuse(a launcher.Assignment, inv envgen.Inventory) error {
 	return fmt.Errorf("the netplan files of %s are being changed: launch it again in a minute", a.Host)
 }
 
-// cableTwins are the node's interfaces for which a plan can have addresses.
+// cableTwins are the node's interfaces that a plan can give addresses to.
 func cableTwins(inv envgen.Inventory) []netplan.Twin {
 	var out []netplan.Twin
 	for _, c := range envgen.CableNICs(inv) {
@@ -216,7 +215,7 @@ func twinNames(twins []netplan.Twin) []string {
 	return names
 }
 
-// management is the interface that the cluster talks over.
+// management is the interface over which the cluster talks.
 func (n *Node) management(inv envgen.Inventory) netplan.Twin {
 	mgmt, err := envgen.Management(inv, n.cfg.Management)
 	if err != nil {
@@ -226,8 +225,8 @@ func (n *Node) management(inv envgen.Inventory) netplan.Twin {
 	return netplan.Twin{NIC: mgmt.NIC, MAC: nic.MAC}
 }
 
-// Read tells what addresses the interfaces have: by the files, which hold when
-// a cable is out, else by the kernel.
+// Read tells which addresses the interfaces have: by the files, which also hold when a
+// cable is out, or else by the kernel.
 func (n *Node) Read(context.Context, wire.Caller, wire.Empty) (wire.NetplanFacts, error) {
 	sources, err := n.applier.Sources()
 	if err != nil {
@@ -251,7 +250,7 @@ func (n *Node) Read(context.Context, wire.Caller, wire.Empty) (wire.NetplanFacts
 	return facts, err
 }
 
-// order is a leader's order with what only this node knows.
+// order adds to a leader's order what only this node knows.
 func (n *Node) order(o wire.NetplanOrder) (netplan.Order, error) {
 	inv := n.cfg.Inventory.Load()
 	out := netplan.Order{
@@ -298,15 +297,15 @@ func (n *Node) Check(ctx context.Context, c wire.Caller, o wire.NetplanOrder) (w
 	return v, nil
 }
 
-// plain is an applier's error as a part of a sentence: of one line, and without
-// what the sentence says anyway.
+// plain makes an applier's error fit into a sentence: one line, without what the sentence
+// says anyway.
 func plain(err error) string {
 	text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "apply netplan: ")
 	return strings.TrimSuffix(text, "; "+netplan.ErrRolledBack.Error())
 }
 
-// Try makes this node's part of a change. It goes back when the call ends
-// before the decision, and tells its last state with the reason.
+// Try makes this node's part of a change. It goes back when the call ends before the
+// decision; the last state that it tells has the reason.
 func (n *Node) Try(ctx context.Context, c wire.Caller, o wire.NetplanOrder, tell func(wire.NetplanStep) error) error {
 	if err := n.obeys(c); err != nil {
 		return err
@@ -314,8 +313,8 @@ func (n *Node) Try(ctx context.Context, c wire.Caller, o wire.NetplanOrder, tell
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t := &trial{change: o.Change, applied: make(chan struct{}), reached: make(chan struct{}), cancel: cancel}
-	// From here on no job begins on the interfaces: those before it the applier
-	// finds by busy.
+	// From here on no job begins on the interfaces; jobs that began before are found by
+	// busy.
 	if !n.cfg.Lock.take(t) {
 		return tell(wire.NetplanStep{Error: "another change is under way here"})
 	}
@@ -327,7 +326,7 @@ func (n *Node) Try(ctx context.Context, c wire.Caller, o wire.NetplanOrder, tell
 	order.Agree = t.agree
 	order.Tell = func(st netplan.State) {
 		switch st {
-		case netplan.StateCommitted, netplan.StateUnchanged, netplan.StateRolledBack: // the last word, below
+		case netplan.StateCommitted, netplan.StateUnchanged, netplan.StateRolledBack: // told below, as the last state
 		default:
 			if err := tell(wire.NetplanStep{State: string(st)}); err != nil {
 				cancel(err)
@@ -342,7 +341,7 @@ func (n *Node) Try(ctx context.Context, c wire.Caller, o wire.NetplanOrder, tell
 	return tell(last)
 }
 
-// agree is for the applier.
+// agree waits until all nodes have got as far; the applier calls it.
 func (t *trial) agree(ctx context.Context, got netplan.State) error {
 	all := t.applied
 	if got == netplan.StateReached {

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketGroup may use the local socket.
+// socketGroup is the group whose members may use the local socket.
 const socketGroup = "sparkrun"
 
-// directoryTimeout bounds asking who is in the group: a directory server that does
+// directoryTimeout bounds the question who is in the group: a directory server that does
 // not answer must not keep the agent from starting.
 const directoryTimeout = 5 * time.Second
 
-// grantMembers lets the group's members use the socket by their uid as well. A
-// login that is older than its membership has not got the group, and would have to
-// begin anew before its first launch.
+// grantMembers lets the group's members use the socket by their uid as well. A login
+// session that is older than the membership lacks the group; its user would have to log
+// in again before the first launch.
 func grantMembers(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, directoryTimeout)
 	defer cancel()
@@ -33,7 +33,7 @@ func grantMembers(ctx context.Context, path string) error {
 	}
 	err = unix.Setxattr(path, "system.posix_acl_access", socketACL(uids), 0)
 	if errors.Is(err, unix.ENOTSUP) {
-		return nil // the group's bits are all that such a file system has
+		return nil // on such a file system the group bits have to do
 	}
 	if err != nil {
 		return fmt.Errorf("open %s to the members of group %s: %w", path, socketGroup, err)
@@ -57,18 +57,18 @@ func membersOf(ctx context.Context, group string) ([]uint32, error) {
 		out, err := exec.CommandContext(ctx, "getent", "passwd", name).Output()
 		fields := strings.Split(string(out), ":")
 		if name == "" || err != nil || len(fields) < 3 {
-			continue // a member who is no user (any more)
+			continue // the group lists a name that is no user (any more)
 		}
 		if uid, err := strconv.ParseUint(fields[2], 10, 32); err == nil {
 			uids = append(uids, uint32(uid))
 		}
 	}
-	slices.Sort(uids) // the kernel wants them so
+	slices.Sort(uids) // the kernel requires this order
 	return slices.Compact(uids), nil
 }
 
-// socketACL is what the kernel keeps of an access list (linux/posix_acl_xattr.h):
-// owner and group read and write, these users too, others nothing.
+// socketACL is an access list as the kernel stores it (linux/posix_acl_xattr.h): owner,
+// group and these users may read and write, others nothing.
 func socketACL(uids []uint32) []byte {
 	const (
 		version                                     = 2

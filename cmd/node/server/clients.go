@@ -12,13 +12,13 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// clientCalls are what all of a user's clients may have under way at one member.
+// clientCalls is how many calls all clients of a user may have in progress at one member.
 const clientCalls = 1024
 
-// clientCaller is who calls over a client's connection: its user, as the list says.
+// clientCaller is the caller on a client's connection: its user, by the list of clients.
 func (s *Server) clientCaller(id, addr string) (wire.Caller, error) {
 	c, listed := s.cfg.List.Client(id)
-	if !listed { // since Gate.Peer has asked
+	if !listed { // removed since Gate.Peer asked
 		return wire.Caller{}, rendezvous.ErrNoClient
 	}
 	u := wire.User{Name: c.User, UID: wire.NoUID}
@@ -30,8 +30,7 @@ func (s *Server) clientCaller(id, addr string) (wire.Caller, error) {
 
 const rootName = "root"
 
-// serveClient serves a client's request where it is a users' call, and has each of
-// them written down.
+// serveClient serves a client's request if it is a call for users; each one is audited.
 func (s *Server) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request) {
 	c, err := s.clientCaller(p.NodeID, r.RemoteAddr)
 	if err != nil {
@@ -42,7 +41,7 @@ func (s *Server) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Reques
 	}
 	row := wire.Find(r.URL.Path)
 	if row == nil || !row.ForUsers() {
-		call := "" // one of ours, and not whatever it has thought of
+		call := "" // one of our names, never a text of the client's choice
 		if row != nil {
 			call = row.Path()
 		}
@@ -61,7 +60,7 @@ func (s *Server) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Reques
 	own := row.Own || row.Audit != ""
 	ctx := wire.WithEnd(wire.WithCaller(r.Context(), c), func(reached bool, err error) {
 		if reached && (own || errors.Is(err, context.Canceled)) {
-			err = nil // told elsewhere, or read for as long as its reader liked
+			err = nil // the reason is told elsewhere, or the reader just stopped reading
 		}
 		if !reached || !own {
 			s.cfg.Audit.UserOften("client call", c, row.Name, err)

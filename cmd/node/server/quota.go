@@ -10,22 +10,23 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Quota is what one user may have the agent hold at once, on the socket, or by clients.
+// Quota bounds what one user may have the agent hold at once: on the socket, or by
+// clients.
 type Quota struct {
-	Open  int   // of what is counted
+	Open  int   // of the things counted
 	Bytes int64 // of requests that have not been answered; 0 means 256 MiB
 }
 
-// or takes the defaults for what is not said.
+// or replaces zero fields by the defaults.
 func (q Quota) or(open int) Quota {
 	q.Open, q.Bytes = cmp.Or(q.Open, open), cmp.Or(q.Bytes, 256<<20)
 	return q
 }
 
-// quotas count what each user has the agent hold: it is spared by the OOM killer, and
-// its descriptors are raft's and the ranks' too.
+// quotas count what the agent holds for each user. The agent is exempt from the OOM
+// killer, and its descriptors also serve raft and the ranks.
 type quotas struct {
-	what string // is counted, for people: calls
+	what string // what is counted, for messages: calls
 	max  Quota
 
 	mu    sync.Mutex
@@ -37,13 +38,13 @@ func newQuotas(what string, max Quota) *quotas {
 	return &quotas{what: what, max: max, open: map[string]int{}, bytes: map[string]int64{}}
 }
 
-// holder is whose quota it is. Root's is counted too, without a bound.
+// holder is whose quota it is. Root's use is counted too, but not bounded.
 type holder struct {
 	name string
 	root bool
 }
 
-// enter counts one more until leave.
+// enter counts one more until leave is called.
 func (q *quotas) enter(h holder) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -63,7 +64,7 @@ func (q *quotas) leave(h holder) {
 	}
 }
 
-// hold counts bytes; n below zero lets go of some.
+// hold counts n bytes; a negative n releases them.
 func (q *quotas) hold(h holder, n int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,7 +78,7 @@ func (q *quotas) hold(h holder, n int64) error {
 	return nil
 }
 
-// meter counts what is read of a request until release, which is for its answer.
+// meter counts the bytes read of a request until release, to be called before its answer.
 func (q *quotas) meter(h holder, r *http.Request) (release func()) {
 	m := &metered{ReadCloser: r.Body, hold: func(n int64) error { return q.hold(h, n) }}
 	r.Body = m

@@ -1,11 +1,10 @@
-// Package server answers calls: those of users on this machine's socket, those of
+// Package server answers calls: those of users on this machine's socket, and those of
 // members, clients and newcomers on the cluster's port.
 //
-// It decides who calls (the kernel says whose a connection on the socket is, a
-// certificate whose another), which calls are for them, and how much each user may have
-// it hold at once.
+// It decides who calls (on the socket the kernel says so, elsewhere the certificate),
+// which calls are for them, and how much each user may have it hold at once.
 //
-// It must not decide what is answered: it is given the calls of all parts.
+// It must not decide what is answered: the parts give it their calls.
 package server
 
 import (
@@ -34,7 +33,7 @@ type Config struct {
 	Socket  string // where users of this machine call
 	List    *membership.List
 	Members *membership.Membership
-	// Failover gets raft's connections.
+	// Failover takes over raft's connections.
 	Failover *failover.Failover
 	Leader   *wire.ToLeader
 	Everyone wire.Everyone
@@ -51,7 +50,7 @@ type Server struct {
 	listening chan struct{}
 }
 
-// New makes one that answers by these calls.
+// New makes a server that answers these calls.
 func New(cfg Config, calls ...wire.Call) *Server {
 	return &Server{
 		Server: wire.NewServer(wire.ServerConfig{
@@ -73,7 +72,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := grantMembers(ctx, s.cfg.Socket); err != nil { // the group's own bits stand
+	if err := grantMembers(ctx, s.cfg.Socket); err != nil { // on failure the group bits still apply
 		s.cfg.Logger.Warn("open socket to members by uid", "error", err)
 	}
 	close(s.listening)
@@ -81,7 +80,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return serve(ctx, local.server(s.Users()), local)
 }
 
-// Serve answers at a listener of the cluster's port until ctx ends, and closes it.
+// Serve answers at a listener of the cluster's port until ctx ends, and closes the
+// listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return serve(ctx, s.cluster(ctx), s.cfg.Members.Listener.Listen(l))
 }
@@ -92,7 +92,7 @@ func serve(ctx context.Context, srv *http.Server, l net.Listener) error {
 	defer closed.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	srv.BaseContext = func(net.Listener) context.Context { return ctx } // streams end with the server
+	srv.BaseContext = func(net.Listener) context.Context { return ctx } // so streams end with the server
 	closed.Go(func() {
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -108,18 +108,17 @@ func serve(ctx context.Context, srv *http.Server, l net.Listener) error {
 	return fmt.Errorf("serve %s: %w", l.Addr(), err)
 }
 
-// frameSize is the longest HTTP/2 frame that a server here takes, in bytes. By
-// the default, 1 MiB, a client keeps 512 KiB at hand for each of its streams, and a
-// leader has one to every node for as long as it leads.
+// frameSize is the longest HTTP/2 frame that a server here takes, in bytes. With the
+// default, 1 MiB, a client keeps 512 KiB of buffer for each of its streams, and a leader
+// has a stream to every node as long as it leads.
 const frameSize = 64 << 10
 
-// cluster serves members, clients and newcomers. Raft's connections are handed to
-// failover.
+// cluster serves members, clients and newcomers; it hands raft's connections to failover.
 func (s *Server) cluster(ctx context.Context) *http.Server {
 	gate := s.cfg.List.Gate
 	srv := &http.Server{
 		Protocols:         new(http.Protocols),
-		TLSConfig:         s.cfg.Members.Listener.TLS(), // for its protocols: the listener makes the handshakes
+		TLSConfig:         s.cfg.Members.Listener.TLS(), // only for its protocols: the listener does the handshakes
 		ReadHeaderTimeout: 5 * time.Second,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelInfo),
@@ -139,7 +138,7 @@ func (s *Server) cluster(ctx context.Context) *http.Server {
 				s.serveClient(p, w, r)
 				return
 			case !errors.Is(err, trust.ErrNoCertificate):
-				// Removed since the handshake, or no node: nothing is served.
+				// It was removed after the handshake, or is no node: serve nothing.
 				http.Error(w, "not a member of this cluster", http.StatusForbidden)
 				return
 			}

@@ -9,18 +9,19 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// unauthenticatedCalls is how many calls a connection without a certificate may have under
-// way. A newcomer makes one.
+// unauthenticatedCalls is how many calls a connection without a certificate may have in
+// progress. A newcomer makes one.
 const unauthenticatedCalls = 4
 
 type unauthenticatedKey struct{}
 
-// countUnauthenticated goes into a server's ConnContext.
+// countUnauthenticated is for a server's ConnContext.
 func countUnauthenticated(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, unauthenticatedKey{}, new(atomic.Int32))
 }
 
-// forUnauthenticated serves somebody who has shown no certificate: of what is for them few are read at once.
+// forUnauthenticated serves a peer that has shown no certificate; few of its calls are
+// read at once.
 func forUnauthenticated(calls http.Handler, w http.ResponseWriter, r *http.Request) {
 	if row := wire.Find(r.URL.Path); row == nil || !row.ForNewcomers() {
 		http.Error(w, "show a certificate of this cluster", http.StatusForbidden)

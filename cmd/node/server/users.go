@@ -21,10 +21,10 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// localConns are the connections that one user, root excepted, may have open at once.
+// localConns is how many connections one user, except root, may have open at once.
 const localConns = 1024
 
-// listenLocal opens the CLI's socket: for root and the group sparkrun.
+// listenLocal opens the CLI's socket, for root and the group sparkrun.
 func listenLocal(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -58,18 +58,19 @@ func newLocals(l net.Listener, log *slog.Logger) *locals {
 		quotas: newQuotas("connections", Quota{}.or(localConns))}
 }
 
-// local is a connection of a user's: the kernel says whose (SO_PEERCRED).
+// local is a user's connection; the kernel says whose (SO_PEERCRED).
 type local struct {
 	net.Conn
 	of   *locals
 	uid  uint32
 	once sync.Once
 
-	naming sync.Mutex // one question at a time
+	naming sync.Mutex // one lookup at a time
 	name   string     // empty: not known yet
 }
 
-// Accept never waits for a name: a directory server that hangs would keep root out too.
+// Accept never waits for a user's name: a directory server that hangs would lock out root
+// too.
 func (ls *locals) Accept() (net.Conn, error) {
 	for {
 		c, err := ls.Listener.Accept()
@@ -89,13 +90,13 @@ func (ls *locals) Accept() (net.Conn, error) {
 
 func holderOf(uid uint32) holder { return holder{name: fmt.Sprintf("uid %d", uid), root: uid == 0} }
 
-// Close takes it off the user's quota.
+// Close also releases the connection from the user's quota.
 func (c *local) Close() error {
 	c.once.Do(func() { c.of.quotas.leave(holderOf(c.uid)) })
 	return c.Conn.Close()
 }
 
-// caller is asked for in each call, and found out once.
+// caller is called for each call; the name is looked up once.
 func (c *local) caller(ctx context.Context) (wire.Caller, error) {
 	c.naming.Lock()
 	defer c.naming.Unlock()
@@ -124,7 +125,7 @@ func (ls *locals) server(h http.Handler) *http.Server {
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(localKey{}).(*local)
 		caller, err := c.caller(r.Context())
-		if err != nil { // no user: the call is refused
+		if err != nil { // such a uid is no user: the call is refused
 			ls.log.Warn("refuse a local call", "uid", c.uid, "error", err)
 		}
 		r = r.WithContext(wire.WithCaller(r.Context(), caller))
@@ -132,7 +133,7 @@ func (ls *locals) server(h http.Handler) *http.Server {
 		h.ServeHTTP(w, r)
 	})
 	srv.Protocols.SetUnencryptedHTTP2(true)
-	srv.Protocols.SetHTTP1(true) // curl's
+	srv.Protocols.SetHTTP1(true) // for curl
 	return srv
 }
 

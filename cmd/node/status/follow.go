@@ -10,25 +10,24 @@ import (
 )
 
 const (
-	// coalesce is how long after a word the next one may come: what changes
-	// meanwhile is told at once in its newest form. The first change after a
-	// quiet time is told without delay.
+	// coalesce is the least time between two updates: changes meanwhile are sent together
+	// in their newest form. The first change after a quiet time is sent without delay.
 	coalesce = 50 * time.Millisecond
-	// leaderless is how long somebody who has heard a leader's view is left with
-	// it while there is none: an election takes no longer, and this node's own
-	// view would say that all others are unknown.
+	// leaderless is how long a caller keeps the last leader's view while there is no
+	// leader: an election takes no longer, and this node's own view would call all others
+	// unknown.
 	leaderless = 3 * time.Second
-	// silences is how often a node without a leader looks again by itself: that
-	// somebody does not answer is told by nothing.
+	// silences is how often a node without a leader looks again by itself, since no event
+	// says that another node does not answer.
 	silences = 200 * time.Millisecond
 )
 
-// follow tells the cluster's state and then each change of it, never the same
-// twice. It goes on under the next leader; without one it is this node's view.
+// follow sends the cluster's state and then each change of it, never the same twice. It
+// continues under the next leader; without one it sends this node's view.
 func (s *Status) follow(ctx context.Context, _ wire.Caller, r wire.Empty, send func(wire.Status) error,
 	ask wire.AskAll[wire.Empty, wire.Status]) error {
 	var told *wire.Status
-	var broken error // of send: the caller has gone
+	var broken error // send failed: the caller has gone
 	tell := func(st wire.Status) error {
 		st.Self = s.cfg.Self.Host
 		if told != nil && reflect.DeepEqual(*told, st) {
@@ -38,7 +37,7 @@ func (s *Status) follow(ctx context.Context, _ wire.Caller, r wire.Empty, send f
 		broken = send(st)
 		return broken
 	}
-	heard := time.Time{} // when a leader's view was the newest
+	heard := time.Time{} // when the newest view was a leader's
 	for {
 		_, leadsChanged := s.cfg.Leader.Leads()
 		_, leaderChanged := s.cfg.Leads.Watch()

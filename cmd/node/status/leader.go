@@ -27,7 +27,7 @@ type Leader struct {
 	over <-chan struct{}
 }
 
-// Lead makes the leader's part of the leadership that ends with ctx.
+// Lead makes the leader's part for the leadership that ends with ctx.
 func Lead(ctx context.Context, cfg LeaderConfig) *Leader {
 	return &Leader{LeaderConfig: cfg, cfg: cfg.Status.cfg, over: ctx.Done()}
 }
@@ -53,7 +53,7 @@ func (l *Leader) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest
 	})
 }
 
-// Now is the leader's view, and when it has changed.
+// Now is the leader's view; the channel is closed when it has changed.
 func (l *Leader) Now() (wire.Status, <-chan struct{}) {
 	self := l.cfg.Self
 	cluster, _, _ := l.cfg.Record.Cluster()
@@ -87,8 +87,8 @@ func (l *Leader) Now() (wire.Status, <-chan struct{}) {
 	return st, changed
 }
 
-// voteless are voters and standbys that raft's heartbeats have not reached for a
-// while. Shorter silences are elections and restarts.
+// voteless are voters and standbys that raft's heartbeats have not reached for a while.
+// Shorter silences are elections and restarts.
 func (l *Leader) voteless() map[launcher.NodeID]bool {
 	out := map[launcher.NodeID]bool{}
 	for _, s := range l.cfg.Failover.Raft().Members().Servers {
@@ -97,7 +97,7 @@ func (l *Leader) voteless() map[launcher.NodeID]bool {
 	return out
 }
 
-// follow tells the leader's view while this leader leads.
+// follow sends the leader's view as long as this node leads.
 func (l *Leader) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, tell func(wire.Status) error) error {
 	for {
 		detoursChanged := l.cfg.Dial.DetoursChanged()
@@ -129,8 +129,8 @@ func (l *Leader) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, tell f
 	}
 }
 
-// snapshot gives a copy of the record, by the leader, who proves first that it is one:
-// what anybody was told is recorded is in it.
+// snapshot gives a copy of the record. The leader first proves that it leads, so that the
+// copy has everything that anybody was told is recorded.
 func (l *Leader) snapshot(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.RaftPiece) error) error {
 	if err := c.MustBeRoot("take a snapshot of the record"); err != nil {
 		return err

@@ -10,12 +10,12 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// askTimeout bounds what is asked of every node: one that is away shall not hold up
-// the word of the others.
+// askTimeout bounds the question to every node: one that is away must not delay the
+// answers of the others.
 const askTimeout = 3 * time.Second
 
-// raft asks every node for its part in raft. Who the members are the
-// leader says, or where there is none this node.
+// raft asks every node about its part in raft. The leader says who the members are;
+// without a leader this node does.
 func (s *Status) raft(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.RaftStatus, error) {
 	self := s.cfg.Self
 	st, err := s.Of(ctx, c, wire.StatusRequest{})
@@ -37,7 +37,7 @@ func (s *Status) raft(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Ra
 		res.Nodes = append(res.Nodes, r)
 	}
 	known := slices.ContainsFunc(res.Nodes, func(r wire.NodeRaft) bool { return r.ID == self.ID })
-	if !known { // without a copy it knows nobody
+	if !known { // without a copy of the record it knows no member
 		res.Nodes = append(res.Nodes, wire.NodeRaft{ID: self.ID, Host: self.Host})
 		for _, p := range s.cfg.Present.Load() {
 			if id := launcher.NodeID(p.ID); p.Alive && id != self.ID {
@@ -49,7 +49,7 @@ func (s *Status) raft(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Ra
 	for i := range res.Nodes {
 		r := &res.Nodes[i]
 		if r.Error != "" {
-			continue // nobody shall wait for it
+			continue // it is known to be away
 		}
 		all.Go(func() {
 			got, err := s.raftOf(ctx, c, r.ID)

@@ -1,10 +1,10 @@
-// Package status tells users of the cluster: who is there, who leads, what hinders, and
-// where each copy of the record stands.
+// Package status tells users about the cluster: who is there, who leads, what is in the
+// way, and how far each copy of the record has got.
 //
-// It decides whose view is told, the leader's or without one this node's own, when it is
-// told again, and what is said where nobody leads.
+// It decides whose view is told (the leader's, or without one this node's own), when it
+// is told again, and what is said where nobody leads.
 //
-// It must not change anything, and takes gossip's word for a hint that is told as one.
+// It must not change anything, and must tell what gossip says only as a hint.
 package status
 
 import (
@@ -32,10 +32,10 @@ type Config struct {
 	Dial       *dial.Dialer
 	Failover   *failover.Failover
 	Leader     *wire.ToLeader
-	// NoLeader says why there is none, and what helps.
+	// NoLeader says why there is no leader, and what helps.
 	NoLeader func() error
-	// Inventory is this machine's hardware, Present the members as gossip knows them,
-	// Leads whose control stream this node has.
+	// Inventory is this machine's hardware, Present the members that gossip knows, Leads
+	// the node whose control stream this node has.
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Present   *rendezvous.Latest[[]gossip.Peer]
 	Leads     *rendezvous.Latest[launcher.NodeID]
@@ -51,26 +51,27 @@ type Status struct {
 // New makes it.
 func New(cfg Config) *Status { return &Status{cfg: cfg} }
 
-// Calls are what this node answers whether it leads or not.
+// Calls are what this node answers, leader or not.
 func (s *Status) Calls() []wire.Call {
 	return []wire.Call{wire.ShowStatus.Around(s.status), wire.Follow.Around(s.follow), wire.ShowRaft.Serve(s.raft)}
 }
 
-// Of is what status answers to c.
+// Of is status's answer to c.
 func (s *Status) Of(ctx context.Context, c wire.Caller, r wire.StatusRequest) (wire.Status, error) {
 	return s.status(ctx, c, r, func(ctx context.Context, r wire.StatusRequest) (wire.Status, error) {
 		return wire.ShowStatus.Call(ctx, s.cfg.Leader.As(c), r)
 	})
 }
 
-// status asks the leader for its view, or without one gives this node's own, and adds what it knows better of itself.
+// status asks the leader for its view, or without one gives this node's own; it adds what
+// this node knows better about itself.
 func (s *Status) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest,
 	ask wire.Ask[wire.StatusRequest, wire.Status]) (wire.Status, error) {
 	st, err := awaitNodes(ctx, r, nil, func(ctx context.Context) (wire.Status, <-chan struct{}, error) {
 		r := r
 		leads, leadsChanged := s.cfg.Leader.Leads()
 		if !leads {
-			r.Timeout -= min(r.Timeout/10, time.Second) // its word on what is missing shall come before our own
+			r.Timeout -= min(r.Timeout/10, time.Second) // so that its answer about what is missing precedes our time-out
 		}
 		st, err := ask(ctx, r)
 		if errors.Is(err, wire.ErrRetry) || errors.Is(err, wire.ErrNoLeader) {
@@ -82,12 +83,13 @@ func (s *Status) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest
 	st.Self = self.Host
 	i := slices.IndexFunc(st.Nodes, func(m wire.NodeStatus) bool { return m.ID == self.ID })
 	if noVote := s.cfg.Failover.NoVote(); i >= 0 && noVote != "" {
-		st.Nodes[i].NoVote = noVote // better than what the leader guesses
+		st.Nodes[i].NoVote = noVote // this node knows better than the leader
 	}
 	return st, err
 }
 
-// awaitNodes asks until so many nodes are ready. The channels are closed when asking again makes sense.
+// awaitNodes asks until that many nodes are ready. It asks again when one of the channels
+// is closed.
 func awaitNodes(ctx context.Context, r wire.StatusRequest, over <-chan struct{},
 	now func(context.Context) (wire.Status, <-chan struct{}, error)) (wire.Status, error) {
 	if r.Timeout > 0 {
@@ -126,7 +128,8 @@ func because(problem string) string {
 	return ": " + problem
 }
 
-// soon is for waiting out an election, which nothing on this node may tell of.
+// soon is closed with changed, or a little later: no event here may tell that an election
+// is over.
 func soon(ctx context.Context, changed <-chan struct{}) <-chan struct{} {
 	c := make(chan struct{})
 	go func() { // ends by itself
@@ -140,8 +143,8 @@ func soon(ctx context.Context, changed <-chan struct{}) <-chan struct{} {
 	return c
 }
 
-// alone is what this node knows without a leader: its copy of the record, and
-// gossip's hints.
+// alone is what this node knows without a leader: its copy of the record, and gossip's
+// hints.
 func (s *Status) alone(problem error) wire.Status {
 	raft, epoch, self := s.cfg.Failover.Raft(), s.cfg.Failover.Epoch(), s.cfg.Self
 	_, term := raft.Leader()
@@ -164,8 +167,8 @@ func (s *Status) alone(problem error) wire.Status {
 	return st
 }
 
-// missed tells of a member whether gossip misses it, and since when: the zero time
-// where this agent has never heard it.
+// missed tells whether gossip misses a member, and since when: the zero time where this
+// agent has never heard it.
 func (s *Status) missed(id launcher.NodeID) (since time.Time, missed bool) {
 	for _, p := range s.cfg.Present.Load() {
 		if launcher.NodeID(p.ID) == id {
@@ -175,10 +178,10 @@ func (s *Status) missed(id launcher.NodeID) (since time.Time, missed bool) {
 	return time.Time{}, id != s.cfg.Self.ID
 }
 
-// Why says why there is no leader, where that is known by now, in place of what asking
-// the last one gave. The control stream of a leader that lost its power is missed 10 s
-// after raft's word; until then it counts only as long as the leader answers or gossips.
-// Silence of gossip alone is no evidence: it runs on management only.
+// Why gives the reason for the lack of a leader where it is known by now, in place of the
+// error from asking the last one. Raft misses a leader that lost its power 10 s before
+// its control stream does; until then the stream counts only as long as the leader
+// answers or gossips. Silence of gossip alone is no evidence: it runs on management only.
 func (s *Status) Why(err error) error {
 	raft := s.cfg.Failover.Raft()
 	elected, _ := raft.Leader()
@@ -194,14 +197,15 @@ func (s *Status) Why(err error) error {
 	return err
 }
 
-// Line says in a line what this node does or waits for, and when that has changed.
+// Line says in one line what this node does or waits for; changed is closed when that is
+// no longer so.
 func (s *Status) Line() (line string, changed <-chan struct{}) {
 	_, changed = s.line.Watch()
 	return s.now(), changed
 }
 
-// Run keeps the line. Nothing tells of a disk that hangs: whoever asks whether the node
-// lives asks for the line as well.
+// Run keeps the line up to date. No event tells of a disk that hangs, so whoever checks
+// that the node is alive asks for the line as well.
 func (s *Status) Run(ctx context.Context) error {
 	for {
 		_, inventoryChanged := s.cfg.Inventory.Watch()

@@ -12,7 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Rules let a leader ask envgen/topology.
+// Rules give the leader the rules of envgen/topology.
 type Rules struct{}
 
 // Derive gives the topology of what the nodes see.
@@ -25,9 +25,9 @@ func (Rules) Preflight(t envgen.Topology, nodes []envgen.NodeView, entries []env
 	return topology.Preflight(t, nodes, entries)
 }
 
-// Env gives an agent the fabric's variables, worked out from the hardware as it is
-// now: the view that netlink keeps up to date, since a read of the whole tree takes
-// as long as the rest of a launch. may refuses a job.
+// Env gives an agent the fabric's variables, from the hardware as it is now. It uses the
+// view that netlink keeps up to date, since reading the whole tree takes as long as the
+// rest of a launch. may can refuse a job.
 func (s *Survey) Env(
 	may func(launcher.Assignment, envgen.Inventory) error,
 ) func(launcher.Assignment) ([]launcher.Setting, error) {
@@ -40,7 +40,7 @@ func (s *Survey) Env(
 	}
 }
 
-// Settings are the fabric's variables for what a node is to start.
+// Settings are the fabric's variables for what a node will start.
 func Settings(inv envgen.Inventory, a launcher.Assignment) ([]launcher.Setting, error) {
 	var entry envgen.Entry
 	if err := json.Unmarshal(a.Meeting, &entry); err != nil {
@@ -54,8 +54,8 @@ func Settings(inv envgen.Inventory, a launcher.Assignment) ([]launcher.Setting, 
 	return out, err
 }
 
-// Vars gives the variables of a node's place in a job: its hardware, where it
-// meets the others, how many nodes there are, and the NCCL of the spec.
+// Vars gives the variables of a node's place in a job: from its hardware, the links to
+// its peers, the number of nodes, and the NCCL of the spec.
 func Vars(inv envgen.Inventory, entry envgen.Entry, nodes int, spec launcher.Spec) ([]envgen.Var, error) {
 	place := envgen.Place{Inventory: inv, Entry: entry, Nodes: nodes, SubnetAware: spec.NCCLSubnetAware}
 	if spec.NCCL != "" {
@@ -68,8 +68,8 @@ func Vars(inv envgen.Inventory, entry envgen.Entry, nodes int, spec launcher.Spe
 	return envgen.Env(place), nil
 }
 
-// Preview says where a job would go in the cluster that st shows, and what the
-// fabric has against it: what the leader would answer, worked out here.
+// Preview says where a job would go in the cluster that st shows, and what the fabric has
+// against it. It works out here what the leader would answer.
 func Preview(st wire.Status, spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
 	if st.Leader == "" {
 		return rendezvous.Plan{}, nil, fmt.Errorf("%w: %s", wire.ErrNoLeader, st.Problem)

@@ -1,8 +1,8 @@
 // Package survey knows this node's hardware and cabling as they are now, and the
 // variables that follow from them for ranks.
 //
-// It decides what this node's inventory is: what the kernel shows, what the cable
-// probe hears, and what a link that has gone takes along.
+// It decides what this node's inventory is: what the kernel shows, what the cable probe
+// hears, and what is dropped with a link that has gone.
 //
 // It must not decide what a port is for or what is wrong with it (envgen does), or
 // ask another node.
@@ -27,10 +27,10 @@ import (
 )
 
 const (
-	// countEvery is how often the devices' counters are read: each is a question
-	// to the card's firmware.
+	// countEvery is how often the devices' counters are read: each read is a request to
+	// the card's firmware.
 	countEvery = 10 * time.Second
-	// countKept readings make what is told: the increase over the last minute.
+	// countKept readings are kept: what is told is the increase over the last minute.
 	countKept = 7
 )
 
@@ -45,15 +45,15 @@ type Config struct {
 	First  envgen.Inventory
 	// FabricPorts are as the user asked; see envgen.Inventory.
 	FabricPorts []string
-	// Trust is the folder that has the cluster's gossip keys, by which the cable
-	// probe signs: whoever has them is a member.
+	// Trust is the folder with the cluster's gossip keys, by which the cable probe signs:
+	// whoever has them is a member.
 	Trust  string
 	Logger *slog.Logger
 }
 
 // Survey keeps the inventory of this node up to date.
 type Survey struct {
-	// Inventory is told here, and written by nobody else.
+	// Inventory is written only here.
 	Inventory rendezvous.Latest[envgen.Inventory]
 
 	cfg    Config
@@ -61,11 +61,11 @@ type Survey struct {
 	warned string // the last warning about --fabric-port
 
 	mu       sync.Mutex
-	heard    *envgen.Cabling  // the probe's last word, part of the inventory; nil before its first
+	heard    *envgen.Cabling  // the probe's last answer, part of the inventory; nil before the first
 	readings []fabric.Reading // of the devices' counters, oldest first
 }
 
-// Open begins with what has been read.
+// Open begins with what has been read already.
 func Open(cfg Config) (*Survey, error) {
 	probe, err := fabric.NewProbe(fabric.ProbeConfig{
 		Cluster: cfg.Cluster, Node: string(cfg.Self), Host: cfg.Host, Boot: cfg.Boot, Log: cfg.Logger,
@@ -82,7 +82,7 @@ func Open(cfg Config) (*Survey, error) {
 	return s, nil
 }
 
-// Run surveys until ctx ends.
+// Run keeps the inventory up to date until ctx ends.
 func (s *Survey) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.cfg.Reader.Run(ctx, s.surveyed) })
@@ -91,8 +91,8 @@ func (s *Survey) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// surveyed takes what the hardware is now. A link that is gone takes what was
-// heard over it along at once; the probe itself follows.
+// surveyed takes the hardware as it is now. What was heard over a link that is gone is
+// dropped at once; the probe itself follows later.
 func (s *Survey) surveyed(inv envgen.Inventory) {
 	inv.FabricPorts = s.cfg.FabricPorts
 	s.warnOfPorts(inv)
@@ -110,8 +110,8 @@ func (s *Survey) cabled(c envgen.Cabling) {
 	s.tell(s.Inventory.Load())
 }
 
-// tell makes the inventory of the hardware and of what the probe heard last. s.mu
-// is held.
+// tell publishes the inventory: the hardware and what the probe heard last. It needs
+// s.mu.
 func (s *Survey) tell(inv envgen.Inventory) {
 	if s.heard != nil {
 		c := *s.heard
@@ -121,8 +121,8 @@ func (s *Survey) tell(inv envgen.Inventory) {
 	s.Inventory.Store(inv)
 }
 
-// warnOfPorts logs once what --fabric-port names and is not there. Only surveyed
-// calls it.
+// warnOfPorts logs once which ports of --fabric-port do not exist. Only surveyed calls
+// it.
 func (s *Survey) warnOfPorts(inv envgen.Inventory) {
 	warning := inv.UnknownFabricPort()
 	if warning != "" && warning != s.warned {
@@ -131,8 +131,8 @@ func (s *Survey) warnOfPorts(inv envgen.Inventory) {
 	s.warned = warning
 }
 
-// count keeps the last minute of the counters. They are no part of the
-// inventory, which must not change while nothing happens.
+// count keeps the last minute of the counters. They are not in the inventory, which must
+// not change while nothing happens.
 func (s *Survey) count(ctx context.Context) error {
 	tick := time.NewTicker(countEvery)
 	defer tick.Stop()
@@ -161,21 +161,22 @@ func (s *Survey) Counted() []envgen.Counters {
 	return now.Since(s.readings[0])
 }
 
-// Counters answers what the devices have counted, lately and since they are up.
+// Counters answers what the devices have counted, in the last minute and since they are
+// up.
 func (s *Survey) Counters(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.NodeCounters, error) {
 	totals := s.cfg.Reader.Counters().Counts
-	if bytes, err := s.cfg.Reader.Bytes(ctx); err == nil { // without them RDMA's are worth having
+	if bytes, err := s.cfg.Reader.Bytes(ctx); err == nil { // without these the RDMA counters are still useful
 		maps.Copy(totals, bytes)
 	}
 	res := wire.NodeCounters{Counters: s.Counted(), Totals: totals}
 	if m, err := proc.ReadMemory(); err == nil {
-		res.MemAvailable = uint64(m.Available) //nolint:gosec // 0 where it is not told, never less
+		res.MemAvailable = uint64(m.Available) //nolint:gosec // 0 where it is not known, never negative
 	}
 	return res, nil
 }
 
-// Capture reads the machine as files, with the inventory that they make; what the
-// probe heard and the user declared is in no file, and comes from here.
+// Capture reads the machine as files, with the inventory that follows from them; what the
+// probe heard and the user declared is in no file, so it is added here.
 func (s *Survey) Capture(ctx context.Context) (map[string][]byte, error) {
 	return Captured(ctx, s.cfg.Reader, func(inv *envgen.Inventory) {
 		whole := s.Inventory.Load()
@@ -194,7 +195,7 @@ func Captured(ctx context.Context, r *fabric.Reader, complete func(*envgen.Inven
 	return taken.Files()
 }
 
-// Memory is this machine's; nil where the kernel does not say.
+// Memory is this machine's memory; nil where the kernel does not say.
 func Memory() *wire.NodeMemory {
 	m, err := proc.ReadMemory()
 	if err != nil {
