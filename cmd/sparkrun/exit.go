@@ -26,7 +26,7 @@ func isLaunch(cmd *cobra.Command) bool {
 	return false
 }
 
-// codeOf is the one place where an error becomes an exit code.
+// codeOf maps an error to an exit code; nothing else does.
 func codeOf(cmd *cobra.Command, err error) int {
 	var exit *app.ExitError
 	var usage *app.UsageError
@@ -41,7 +41,7 @@ func codeOf(cmd *cobra.Command, err error) int {
 	return app.ExitFailure
 }
 
-// complaint is what an error looks like: a line, and a hint where one helps.
+// complaint is an error's text: a line, and a hint where one helps.
 func complaint(cmd *cobra.Command, err error) string {
 	var exit *app.ExitError
 	if errors.As(err, &exit) && exit.Err == nil {
@@ -54,16 +54,17 @@ func complaint(cmd *cobra.Command, err error) string {
 	return text
 }
 
-// enrolled tells whether this machine is in a cluster, as far as that can be seen.
+// enrolled tells whether this machine is in a cluster, as far as this user can see.
 func enrolled() bool {
 	in, err := node.DefaultPaths().Folder().Enrolled()
 	return in || err != nil
 }
 
-// otherwiseLogin is for those who never meant this machine's agent.
+// otherwiseLogin is a hint for users who did not mean this machine's agent.
 const otherwiseLogin = "or use another machine's cluster from here: `sparkrun login HOST`"
 
-// otherwiseAlone is for launches, but for those of services, which nobody keeps without an agent.
+// otherwiseAlone is a hint for launches, except those of services, which nothing restarts
+// without an agent.
 func otherwiseAlone(cmd *cobra.Command) string {
 	serve := cmd.Flags().Lookup("serve")
 	if !isLaunch(cmd) || engine.Serves(cmd.Name()) || cmd.Name() == "run" || serve != nil && serve.Changed {

@@ -1,9 +1,9 @@
-// Command sparkrun is everything a node needs and everything a person types:
-// the agent, and the commands that ask it. It decides what is printed, what the
-// exit code is, and which hint an error gets.
+// Command sparkrun is the agent of a node, and the commands that a person types, which
+// call it. It decides what is printed, what the exit code is, and which hint an error
+// gets.
 //
-// It must not decide anything about clusters, jobs or ranks: it asks cmd/node
-// and the agent, and workloads for what a launch means.
+// It must not decide anything about clusters, jobs or ranks: it asks cmd/node and the
+// agent, and workloads for what a launch means.
 package main
 
 import (
@@ -30,12 +30,12 @@ import (
 var version = ""
 
 func main() {
-	// Not for people: agents start it, once a job, and ranks wait for it. So it
-	// does without the commands, whose making costs more than the shim's own start.
+	// Not for people: agents start it, once per job, and ranks wait for it. So it does
+	// without the commands: making them takes longer than the shim's own start.
 	if len(os.Args) == 3 && os.Args[1] == "shim" {
 		os.Exit(shim.Main(os.Args[2]))
 	}
-	// Nor are these: they are parts of an Open MPI job.
+	// Not for people either: parts of an Open MPI job.
 	if len(os.Args) > 1 && os.Args[1] == mpi.NodeCommand {
 		os.Exit(mpi.NodeMain(os.Args[2:]))
 	}
@@ -45,11 +45,11 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == mpi.TaskCommand {
 		os.Exit(mpi.TaskMain())
 	}
-	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
+	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of an ib-test
 		os.Exit(ibtest.NodeMain(os.Args[2:], node.DefaultPaths().Sysfs, node.Survey))
 	}
 	if len(os.Args) > 1 {
-		if rank := engine.RankProgram(os.Args[1]); rank != nil { // of a job that serves
+		if rank := engine.RankProgram(os.Args[1]); rank != nil { // a rank of a job that serves
 			os.Exit(rank(os.Args[2:]))
 		}
 	}
@@ -68,7 +68,7 @@ func run() int {
 	return execute(context.Background(), a, os.Args[1:])
 }
 
-// execute executes one command line and gives its exit code.
+// execute runs one command line and returns its exit code.
 func execute(ctx context.Context, a *app.App, args []string) int {
 	root := newRootCmd(a)
 	root.SetArgs(args)
@@ -85,8 +85,8 @@ func execute(ctx context.Context, a *app.App, args []string) int {
 	return codeOf(cmd, err)
 }
 
-// listen brings the signals that a launch decides about itself. One that was
-// ignored when we were started (nohup, a shell's background job) stays ignored.
+// listen delivers the signals that a launch handles itself. One that was ignored when we
+// were started (nohup, a shell's background job) stays ignored.
 func listen() (<-chan os.Signal, func()) {
 	c := make(chan os.Signal, 4)
 	for _, s := range append([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, app.Forwarded...) {
@@ -94,14 +94,14 @@ func listen() (<-chan os.Signal, func()) {
 			signal.Notify(c, s)
 		}
 	}
-	// A write to a closed pipe must come back as an error: the Go runtime ends
-	// the process otherwise.
+	// A write to a closed pipe must return an error; otherwise the Go runtime ends the
+	// process.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	return c, func() { signal.Stop(c); signal.Stop(pipe) }
 }
 
-// terminalWidth is that of standard output; where it is none, $COLUMNS or a
+// terminalWidth is the width of standard output; where it is no terminal, $COLUMNS or a
 // width that most windows have.
 func terminalWidth() int {
 	if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && w > 0 {

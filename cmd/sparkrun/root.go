@@ -91,7 +91,7 @@ func nouns(a *app.App) help.Nouns {
 	}
 }
 
-// plainly says of a value that is no number just that.
+// plainly says that a value is no number, in place of strconv's text.
 func plainly(err error) string {
 	text := err.Error()
 	if bad, ok := errors.AsType[*strconv.NumError](err); ok {
@@ -100,7 +100,7 @@ func plainly(err error) string {
 	return text
 }
 
-// elsewhere says what a flag of mpirun or srun that launch doesn't have is called here.
+// elsewhere gives launch's name for a flag of mpirun or srun that it does not have.
 func elsewhere(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	switch {
@@ -128,7 +128,7 @@ func elsewhere(cmd *cobra.Command, err error) string {
 	return ""
 }
 
-// newLaunchCommands is launch with all workloads. Tests have them run by their own.
+// newLaunchCommands is launch with all workloads. Tests pass their own run.
 func newLaunchCommands(a *app.App, run launch.Starter) *cobra.Command {
 	opts := &launch.Options{}
 	cmd := launch.NewCmd(a, opts)

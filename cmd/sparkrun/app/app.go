@@ -1,5 +1,5 @@
-// Package app decides what commands share: streams, the cluster they talk to and how it is chosen, flags' values,
-// what a terminal's Tab offers, and the errors that carry an exit code.
+// Package app decides what commands share: streams, the cluster they talk to and how it
+// is chosen, flags' values, shell completion, and the errors that carry an exit code.
 //
 // It must not know a command, nor start or follow a job.
 package app
@@ -23,7 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// App is what the commands touch of the world outside; tests give their own.
+// App is what the commands use of the outside world; tests provide their own.
 type App struct {
 	In             io.Reader
 	Out, Err       io.Writer
@@ -32,25 +32,25 @@ type App struct {
 	Getwd          func() (string, error)
 	Version        string
 
-	// Columns gives the terminal's width; evidence and survey read this machine
-	// where no agent does.
+	// Columns gives the terminal's width; evidence and survey read this machine where no
+	// agent runs.
 	Columns  func() int
 	Survey   func(context.Context) (envgen.Inventory, error)
 	Evidence func(context.Context, func(wire.Evidence) error) error
 
-	// Find and browseSSH listen for clusters, and for hosts, that announce themselves.
+	// Find and browseSSH listen for clusters and hosts that announce themselves.
 	Find      func(context.Context, node.Config) (node.Finding, error)
 	BrowseSSH func(context.Context) ([]discover.Instance, error)
 
 	Context    string                                         // --context
-	Dial       func() *wire.Client                            // the cluster of the context, else this machine's
+	Dial       func() *wire.Client                            // the cluster of the context, or this machine's
 	DialHere   func() *wire.Client                            // this machine's agent, whatever the context
 	Standalone func() (c *wire.Client, end func(), err error) // this machine alone, by an agent in this process
 	Signals    func() (c <-chan os.Signal, stop func())
 }
 
-// Group makes a command that only holds others: alone it shows its help, and a
-// word it does not know is an error with a suggestion.
+// Group makes a command that only has subcommands: alone it shows its help, and an
+// unknown word is an error with a suggestion.
 func Group(cmd *cobra.Command) {
 	cmd.Args, cmd.SuggestionsMinimumDistance = cobra.ArbitraryArgs, 2
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -59,7 +59,7 @@ func Group(cmd *cobra.Command) {
 		}
 		near := ""
 		s := cmd.SuggestionsFor(args[0])
-		for _, c := range cmd.Commands() { // what others call it is surer than what looks like it
+		for _, c := range cmd.Commands() { // a synonym that we list is a better guess than a similar word
 			if slices.Contains(c.SuggestFor, args[0]) {
 				s = []string{c.Name()}
 			}
@@ -71,7 +71,7 @@ func Group(cmd *cobra.Command) {
 	}
 }
 
-// Takes checks the number of arguments; what names them.
+// Takes checks the number of arguments; what describes them in the error.
 func Takes(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -97,8 +97,9 @@ func Running[O any](a *App, opts *O, run func(context.Context, *App, O) error) f
 	}
 }
 
-// Say prints one of sparkrun's own lines. Names, recipes and other machines' words are in it, and none of them
-// moves the terminal's cursor.
+// Say prints one of sparkrun's own lines. It may contain names, recipes and texts of
+// other machines, so control characters that would move the terminal's cursor are
+// removed.
 func (a *App) Say(line string) { fmt.Fprintln(a.Err, "sparkrun: "+plain.Text(line)) }
 
 // Colour tells whether to colour a stream: https://no-color.org.
@@ -108,7 +109,7 @@ func (a *App) Colour(tty bool) bool {
 	return tty && no == "" && term != "dumb"
 }
 
-// Getenv is a variable of the caller's.
+// Getenv reads a variable of the caller's environment.
 func (a *App) Getenv(name string) (string, bool) {
 	for _, kv := range a.Environ {
 		if k, v, _ := strings.Cut(kv, "="); k == name {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// InTTY tells whether a person can be asked.
+// InTTY tells whether standard input is a terminal, so that a person can be asked.
 func (a *App) InTTY() bool {
 	f, ok := a.In.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
@@ -24,7 +24,7 @@ func (a *App) AskSecret(ctx context.Context, prompt string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = term.Restore(int(f.Fd()), before) }() // or the shell would not show what is typed
+	defer func() { _ = term.Restore(int(f.Fd()), before) }() // otherwise the shell would not echo afterwards
 	if err := silence(int(f.Fd())); err != nil {
 		return nil, err
 	}
@@ -33,8 +33,8 @@ func (a *App) AskSecret(ctx context.Context, prompt string) ([]byte, error) {
 	return answered(ctx, func() ([]byte, error) { return term.ReadPassword(int(f.Fd())) })
 }
 
-// silence has a terminal show nothing of what is typed, before a prompt asks for it:
-// ReadPassword comes after, and whoever answers at once, as a script does, would be shown.
+// silence turns off the terminal's echo before the prompt appears. ReadPassword does so
+// only later, and a fast answer, such as a script's, would be shown.
 func silence(fd int) error {
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
@@ -62,7 +62,7 @@ func answered(ctx context.Context, read func() ([]byte, error)) ([]byte, error) 
 		err  error
 	}
 	got := make(chan answer, 1)
-	go func() { // ends with the line, or with the process
+	go func() { // ends with the line or the process
 		text, err := read()
 		got <- answer{text, err}
 	}()
@@ -74,7 +74,7 @@ func answered(ctx context.Context, read func() ([]byte, error)) ([]byte, error) 
 	}
 }
 
-// Confirm asks a yes-or-no question on the terminal; to completes "give --yes".
+// Confirm asks a yes-or-no question on the terminal; to ends the hint "give --yes ...".
 func (a *App) Confirm(ctx context.Context, question, to string) error {
 	f, ok := a.In.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -94,7 +94,7 @@ func (a *App) Confirm(ctx context.Context, question, to string) error {
 // line reads one line of input, unless ctx ends first.
 func (a *App) line(ctx context.Context) (string, error) {
 	read := make(chan string, 1)
-	go func() { // ends with the line, or with the process
+	go func() { // ends with the line or the process
 		text, _ := bufio.NewReader(a.In).ReadString('\n')
 		read <- text
 	}()

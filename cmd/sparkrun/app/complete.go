@@ -66,8 +66,8 @@ func (a *App) CompleteHost(cmd *cobra.Command, _ []string, _ string) ([]string, 
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// CompleteSilent completes hosts that do not answer, each as an argument or flag of its
-// own and once. Of others nobody can say that they are dead.
+// CompleteSilent completes hosts that do not answer, as arguments or as a flag's value,
+// each once. A host that answers cannot be called dead.
 func (a *App) CompleteSilent(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if f := cmd.Flags().Lookup("confirm-dead"); f != nil {
 		if named, ok := f.Value.(interface{ GetSlice() []string }); ok {
@@ -85,7 +85,8 @@ func (a *App) CompleteSilent(cmd *cobra.Command, args []string, _ string) ([]str
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeNodes asks who is in the cluster; nobody, if that takes longer than a person waits.
+// completeNodes asks which nodes are in the cluster; none if the answer takes longer than
+// completionWait.
 func (a *App) completeNodes(cmd *cobra.Command) []wire.NodeStatus {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 	defer cancel()
@@ -98,7 +99,7 @@ func (a *App) completeNodes(cmd *cobra.Command) []wire.NodeStatus {
 	return st.Nodes
 }
 
-// CompleteWords has those flags of cmd that take one of a few words complete them.
+// CompleteWords completes those flags of cmd that take one of a few words.
 func CompleteWords(cmd *cobra.Command, flags ...string) {
 	for _, flag := range flags {
 		words := strings.Split(cmd.Flag(flag).Value.Type(), "|")
@@ -106,7 +107,7 @@ func CompleteWords(cmd *cobra.Command, flags ...string) {
 	}
 }
 
-// OutputWords completes --output: files= wants a folder's name behind it.
+// OutputWords completes --output: files= needs a folder's name after it.
 func OutputWords(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	const files = "files="
 	if typed != "" && typed == files[:min(len(typed), len(files))] {
@@ -115,14 +116,14 @@ func OutputWords(_ *cobra.Command, _ []string, typed string) ([]string, cobra.Sh
 	return []string{"prefix", "raw", "json", files}, cobra.ShellCompDirectiveNoFileComp
 }
 
-// CompleteFlag has a flag of cmd complete so.
+// CompleteFlag sets the completion of a flag of cmd.
 func CompleteFlag(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, by); err != nil {
-		panic(err) // there is no such flag, or it has one already
+		panic(err) // no such flag, or it has a completion already
 	}
 }
 
-// CompleteLaunch has the flags of every workload complete.
+// CompleteLaunch sets the completion of the flags that all workloads have.
 func CompleteLaunch(a *App, cmd *cobra.Command) {
 	CompleteFlag(cmd, "on", a.CompleteHosts)
 	CompleteFlag(cmd, "exclude", a.CompleteHosts)

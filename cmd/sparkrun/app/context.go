@@ -20,9 +20,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// A context is a cluster that a user has logged in to from a machine that is none
-// of its members. Each has a folder with its key; the file "current" names the one
-// that commands use.
+// A context is a cluster that a user has logged in to from a machine outside it. Each
+// context has a folder with its key; the file "current" names the one that commands use.
 
 // LocalContext means no context: this machine's agent.
 const LocalContext = "local"
@@ -30,7 +29,7 @@ const LocalContext = "local"
 // ContextEnv names the context where --context does not.
 const ContextEnv = "SPARKRUN_CONTEXT"
 
-// Contexts is the folder of them all.
+// Contexts is the folder of all contexts.
 type Contexts struct{ Dir string }
 
 // Contexts are in the user's configuration folder.
@@ -42,8 +41,8 @@ func (a *App) Contexts() (Contexts, error) {
 	return Contexts{dir}, nil
 }
 
-// UserFolder is ours among those of the user: variable names their parent, below HOME it is
-// at fallback (XDG Base Directory Specification).
+// UserFolder is sparkrun's folder in one of the user's folders: variable names that one;
+// where it is not set it is fallback below HOME (XDG Base Directory Specification).
 func (a *App) UserFolder(variable, fallback string) (string, error) {
 	if dir, _ := a.Getenv(variable); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "sparkrun"), nil
@@ -58,8 +57,8 @@ func (a *App) UserFolder(variable, fallback string) (string, error) {
 // Folder has a context's key and addresses.
 func (c Contexts) Folder(name string) string { return filepath.Join(c.Dir, "contexts", name) }
 
-// MayWrite refuses root's files in another user's home, as `sudo -E` would leave them: that user
-// could not use them, nor make others.
+// MayWrite refuses to write root's files into another user's home, as `sudo -E` would:
+// that user could then neither use them nor make new ones.
 func (c Contexts) MayWrite(uid int) error {
 	for dir := c.Dir; uid == 0; dir = filepath.Dir(dir) {
 		fi, err := os.Stat(dir)
@@ -78,10 +77,10 @@ func (c Contexts) MayWrite(uid int) error {
 	return nil
 }
 
-// ContextName is what may be the name of one.
+// ContextName matches a valid name of a context.
 var ContextName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// CheckContextName refuses a name that no context may have.
+// CheckContextName refuses an invalid name.
 func CheckContextName(name string) error {
 	if !ContextName.MatchString(name) || name == LocalContext {
 		return Usagef("context %q: want a name of letters, digits and . _ -, other than %s", name, LocalContext)
@@ -104,7 +103,8 @@ func (c Contexts) List() ([]string, error) {
 	return names, nil
 }
 
-// Has tells whether there is one of the name; if not, the error says which there are.
+// Has tells whether a context has that name; if not, the error lists those that there
+// are.
 func (c Contexts) Has(name string) error {
 	names, err := c.List()
 	if err != nil || slices.Contains(names, name) {
@@ -117,10 +117,10 @@ func (c Contexts) Has(name string) error {
 	return fmt.Errorf("context %q: %w: %s", name, ErrNoContext, known)
 }
 
-// ErrNoContext is of a name that no context has.
+// ErrNoContext says that no context has the name.
 var ErrNoContext = errors.New("no such context")
 
-// Current is the one that use has named; empty: none.
+// Current is the context that `context use` has chosen; empty: none.
 func (c Contexts) Current() (string, error) {
 	text, err := os.ReadFile(filepath.Join(c.Dir, "current"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +136,7 @@ func (c Contexts) Current() (string, error) {
 	return name, nil
 }
 
-// Use makes one current; localContext means this machine's agent.
+// Use makes a context the current one; LocalContext means this machine's agent.
 func (c Contexts) Use(name string) error {
 	err := os.MkdirAll(c.Dir, 0o700)
 	if err == nil {
@@ -148,7 +148,7 @@ func (c Contexts) Use(name string) error {
 	return nil
 }
 
-// Forget removes a context's files; who was current is no more.
+// Forget removes a context's files; if it was the current one, there is none afterwards.
 func (c Contexts) Forget(name string) error {
 	if err := os.RemoveAll(c.Folder(name)); err != nil {
 		return fmt.Errorf("remove context %s: %w", name, err)
@@ -162,8 +162,9 @@ func (c Contexts) Forget(name string) error {
 	return nil
 }
 
-// Chosen is the context that this command uses, and its folder; empty where it asks
-// this machine's agent: --context, else SPARKRUN_CONTEXT, else the current one.
+// Chosen is the context of this command, by --context, else SPARKRUN_CONTEXT, else the
+// current one, and its folder; both are empty where the command asks this machine's
+// agent.
 func (a *App) Chosen() (name, dir string, err error) {
 	fromEnv, _ := a.Getenv(ContextEnv)
 	name = cmp.Or(a.Context, fromEnv)
@@ -185,8 +186,8 @@ func (a *App) Chosen() (name, dir string, err error) {
 	return name, all.Folder(name), all.Has(name)
 }
 
-// Away is what is known of the cluster where this machine is none of its members;
-// nil: the cluster is this machine's.
+// Away is what is known of the context's cluster; nil where the command asks this
+// machine's agent.
 func (a *App) Away() (*remote.State, error) {
 	_, dir, err := a.Chosen()
 	if err != nil || dir == "" {
@@ -196,12 +197,11 @@ func (a *App) Away() (*remote.State, error) {
 	return &st, err
 }
 
-// DialAgent prepares calls to this machine's agent. Whether one is there shows
-// at the first call.
+// DialAgent gives a client of this machine's agent. It connects at the first call.
 func DialAgent() *wire.Client { return node.Dial(node.DefaultPaths().Socket) }
 
-// DialChosen prepares calls to the context's cluster, or to this machine's agent.
-// The dialler is all that differs.
+// DialChosen gives a client of the context's cluster, or of this machine's agent. Only
+// the dialler differs.
 func (a *App) DialChosen() *wire.Client {
 	name, dir, err := a.Chosen()
 	if err == nil && dir == "" {
@@ -220,7 +220,7 @@ func (a *App) DialChosen() *wire.Client {
 // atHome marks commands that are about this machine, whatever the context.
 const atHome = "sparkrun.at-home"
 
-// AboutThisMachine marks commands that have no business with a context.
+// AboutThisMachine marks commands that take no context.
 func AboutThisMachine(cmds ...*cobra.Command) {
 	for _, c := range cmds {
 		if c.Annotations == nil {
@@ -230,8 +230,8 @@ func AboutThisMachine(cmds ...*cobra.Command) {
 	}
 }
 
-// CheckContext refuses --context where it means nothing, and a context that is not
-// there before anything is done.
+// CheckContext refuses --context where it means nothing, and a context that does not
+// exist, before anything is done.
 func (a *App) CheckContext(cmd *cobra.Command, _ []string) error {
 	for c := cmd; c != nil; c = c.Parent() {
 		if c.Annotations[atHome] == "" {
@@ -260,8 +260,8 @@ func (a *App) CheckContext(cmd *cobra.Command, _ []string) error {
 	return err
 }
 
-// needsNone are the commands that a context which is not there any more does not
-// hinder: those that mend it, and those that seldom ask anybody.
+// needsNone are the commands that work even if the chosen context no longer exists: those
+// that repair it, and those that seldom call a cluster.
 var needsNone = []string{"context", "logout", "version", "completion", "help", "sparkrun"}
 
 // CompleteContext completes a context's name.
@@ -277,7 +277,7 @@ func (a *App) CompleteContext(_ *cobra.Command, args []string, _ string) ([]stri
 	return append(names, LocalContext), cobra.ShellCompDirectiveNoFileComp
 }
 
-// CompleteLogin completes one that can be given up: this machine's own agent cannot.
+// CompleteLogin completes a context that one can log out of, which excludes LocalContext.
 func (a *App) CompleteLogin(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	names, how := a.CompleteContext(cmd, args, typed)
 	return slices.DeleteFunc(names, func(name string) bool { return name == LocalContext }), how

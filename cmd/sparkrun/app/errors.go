@@ -2,15 +2,16 @@ package app
 
 import "fmt"
 
-// Exit codes of commands other than launch, attach and exec. Those give the
-// codes of what they run, and launcher.ExitOwnFailure for everything that is sparkrun's own, so
-// that the two cannot be mistaken for each other.
+// Exit codes of commands other than launch, attach and exec. Those pass on the codes of
+// what they run, and use launcher.ExitOwnFailure for all failures of sparkrun itself, so
+// that the two cannot be confused.
 const (
 	ExitFailure = 1
 	ExitUsage   = 2
 )
 
-// ExitError carries an exit code. With no err everything has been said.
+// ExitError carries an exit code. A nil err means that the error has been printed
+// already.
 type ExitError struct {
 	Code int
 	Err  error
@@ -25,7 +26,7 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Exits wraps a code that is to be the process's; 0 is no error.
+// Exits wraps err with the process's exit code; 0 is no error.
 func Exits(code int, err error) error {
 	if code == 0 && err == nil {
 		return nil
@@ -33,10 +34,10 @@ func Exits(code int, err error) error {
 	return &ExitError{code, err}
 }
 
-// UsageError is a command line that makes no sense.
+// UsageError is an error in the command line.
 type UsageError struct{ text string }
 
 func (e *UsageError) Error() string { return e.text }
 
-// Usagef is the error of a command line that makes no sense.
+// Usagef makes a UsageError.
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }

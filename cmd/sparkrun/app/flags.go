@@ -17,8 +17,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/membership"
 )
 
-// Span is a flag's duration: 90s, 2m, or a bare number of seconds as srun
-// takes it.
+// Span is a flag's duration: 90s, 2m, or a bare number of seconds as for srun.
 type Span struct{ D *time.Duration }
 
 func (s Span) Type() string { return "time" }
@@ -56,7 +55,7 @@ func ParseSpan(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// Ulimits is a flag that is given once a limit.
+// Ulimits is a flag given once for each limit.
 type Ulimits struct{ All *[]launcher.Ulimit }
 
 func (u Ulimits) Type() string { return "name=soft:hard" }
@@ -80,7 +79,7 @@ func (u Ulimits) Set(text string) error {
 	return err
 }
 
-// Published is a flag that is given once a port, or ports in a row.
+// Published is a flag given once for each port or range of ports.
 type Published struct{ All *[]launcher.Ports }
 
 func (p Published) Type() string { return "port" }
@@ -104,8 +103,7 @@ func (p Published) Set(text string) error {
 	return err
 }
 
-// Positive is a flag's count from 1 up; the variable stays 0 when it is not
-// given.
+// Positive is a flag's count from 1 up; the variable stays 0 when the flag is not given.
 type Positive struct{ N *int }
 
 func (p Positive) Type() string { return "int" }
@@ -138,7 +136,7 @@ func (l RankList) String() string {
 	return strings.Trim(fmt.Sprint(*l.Ranks), "[]")
 }
 
-// maxRanks bounds what a range is written out to: more than any cluster of Sparks has.
+// maxRanks bounds the ranks of a range: more than any cluster of Sparks has.
 const maxRanks = 1 << 16
 
 func (l RankList) Set(text string) error {
@@ -159,14 +157,14 @@ func (l RankList) Set(text string) error {
 	return nil
 }
 
-// NCCLFlags bind what decides between NCCL's variables of old and new.
+// NCCLFlags binds the flags that choose between the variables of old and new NCCL.
 func NCCLFlags(fs *pflag.FlagSet, version *string, subnetAware *bool) {
 	fs.Var(ncclVersion{version}, "nccl", "the NCCL that the ranks load, such as 2.28.9 (default: a current one)")
 	fs.BoolVar(subnetAware, "nccl-subnet-aware", false,
 		"it routes by subnet although it is older than 2.30.7: the dgxspark-3node-ring fork")
 }
 
-// ncclVersion is a flag's release of NCCL.
+// ncclVersion is a flag's NCCL release.
 type ncclVersion struct{ text *string }
 
 func (v ncclVersion) Type() string { return "version" }
@@ -187,13 +185,13 @@ func (v ncclVersion) Set(text string) error {
 	return nil
 }
 
-// FabricPortFlag binds what overrides the rules about which ports are for jobs.
+// FabricPortFlag binds the flag that overrides which ports are for jobs.
 func FabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
 	fs.StringSliceVar(ports, "fabric-port", nil,
 		"a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
 }
 
-// NodeCount is a flag's number of machines: N, or MIN:MAX as torchrun takes it.
+// NodeCount is a flag's number of machines: N, or MIN:MAX as for torchrun.
 type NodeCount struct{ Least, Most *int }
 
 func (n NodeCount) Type() string { return "N|MIN:MAX" }
@@ -273,7 +271,7 @@ func (c Choice) Set(text string) error {
 	return nil
 }
 
-// Part is a flag's part of what is expected, above 0 and up to 1.
+// Part is a flag's fraction of the expected rate, above 0 and up to 1.
 type Part struct{ V *float64 }
 
 func (p Part) Type() string { return "part" }
@@ -328,13 +326,13 @@ func parseBytes(text string) (int64, error) {
 	return n << shift, nil
 }
 
-// ManagementFlag binds what overrides the rule about which NIC the cluster talks over.
+// ManagementFlag binds the flag that overrides which NIC the cluster talks over.
 func ManagementFlag(fs *pflag.FlagSet, management *string) {
 	fs.StringVar(management, "management", "",
 		"interface or address to talk over (default: the wired NIC that is no ConnectX)")
 }
 
-// NodeFlags bind what a machine is told once, when it joins a cluster.
+// NodeFlags binds the flags that a machine is given once, when it joins a cluster.
 func NodeFlags(fs *pflag.FlagSet, c *node.Config) {
 	fs.StringVar(&c.Host, "host", "", "this machine's name in the cluster (default: its host name)")
 	ManagementFlag(fs, &c.Management)

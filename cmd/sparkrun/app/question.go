@@ -6,7 +6,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// QuestionName is what the job of a question is called, with the engine and its own id behind it.
+// QuestionName begins the name of a job that asks a server for its help; the engine and
+// the job's own id follow.
 const QuestionName = "ask-"
 
 func isQuestion(spec launcher.Spec) bool {

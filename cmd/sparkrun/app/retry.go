@@ -10,9 +10,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Passing tells errors that another try may not meet: the agent or the leader
-// went away, and others will come. A call that the other side cancelled is one:
-// that is how an agent that is being stopped ends its streams.
+// Passing tells errors that another attempt may not meet: the agent or the leader went
+// away, and another will come. A call cancelled by the other side is one too, since an
+// agent that is being stopped ends its streams that way.
 func Passing(err error) bool {
 	if errors.Is(err, remote.ErrLoggedOut) {
 		return false
@@ -27,21 +27,21 @@ func Passing(err error) bool {
 	return false
 }
 
-// How long to wait between tries. The first is short because most troubles are
-// over at once; the last adds itself to the two seconds that a new leader takes,
-// and bounds the load of many that wait.
+// Bounds of the wait between attempts. The first wait is short since most failures pass
+// at once; the last adds to the two seconds that a new leader takes, and bounds the load
+// when many wait.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 300 * time.Millisecond
 )
 
-// Pause is the wait between tries of one call, which grows.
+// Pause is the growing wait between the attempts of one call.
 type Pause struct{ next time.Duration }
 
-// Reset begins with the shortest again.
+// Reset starts again with the shortest wait.
 func (p *Pause) Reset() { p.next = 0 }
 
-// Wait sleeps longer each time, and returns early with ctx's error.
+// Wait sleeps longer each time; it returns early with ctx's error.
 func (p *Pause) Wait(ctx context.Context) error {
 	p.next = min(max(2*p.next, firstPause), lastPause)
 	t := time.NewTimer(p.next)
@@ -54,8 +54,8 @@ func (p *Pause) Wait(ctx context.Context) error {
 	}
 }
 
-// Outage says what is wrong once it has lasted, and when it is over: a change
-// of leaders takes a second, and nobody wants to read of every try.
+// Outage prints what is wrong once it has lasted, and when it is over. A change of
+// leaders takes a second, and a line for every attempt would be noise.
 type Outage struct {
 	Say   func(string)
 	since time.Time // of the first failure in a row
@@ -64,7 +64,7 @@ type Outage struct {
 
 const outageSilence = 500 * time.Millisecond
 
-// Failed takes one failure; an empty sentence is never said.
+// Failed notes a failure; an empty sentence is never printed.
 func (o *Outage) Failed(sentence string) {
 	if o.since.IsZero() {
 		o.since = time.Now()
@@ -75,7 +75,7 @@ func (o *Outage) Failed(sentence string) {
 	}
 }
 
-// Over takes a success.
+// Over notes a success.
 func (o *Outage) Over() {
 	if o.said {
 		o.Say("following again")
@@ -83,7 +83,7 @@ func (o *Outage) Over() {
 	o.since, o.said = time.Time{}, false
 }
 
-// Lasted tells for how long it has failed.
+// Lasted tells how long it has been failing.
 func (o *Outage) Lasted() time.Duration {
 	if o.since.IsZero() {
 		return 0
@@ -91,10 +91,10 @@ func (o *Outage) Lasted() time.Duration {
 	return time.Since(o.since)
 }
 
-// Patience is for the cluster to take a job.
+// Patience is how long the cluster may take to accept a job.
 const Patience = 15 * time.Second
 
-// Patiently asks until there is a leader, for as long as a person waits.
+// Patiently asks until there is a leader, at most for Patience.
 func Patiently[Res any](ctx context.Context, ask func() (Res, error)) (Res, error) {
 	var again Pause
 	for end := time.Now().Add(Patience); ; {

@@ -10,7 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Interruptible runs what a Ctrl-C may end, as nothing has been started yet.
+// Interruptible runs fn, which Ctrl-C may end since nothing has been started yet.
 func Interruptible(ctx context.Context, fn func(context.Context) error) error {
 	ctx, stop := Stoppable(ctx)
 	defer stop()
@@ -20,7 +20,7 @@ func Interruptible(ctx context.Context, fn func(context.Context) error) error {
 	return Exits(launcher.ExitInterrupted, nil)
 }
 
-// StatusUnless asks for the cluster's state; a signal ends the asking.
+// StatusUnless asks for the cluster's state until a signal arrives.
 func StatusUnless(ctx context.Context, c *wire.Client, signals <-chan os.Signal) (wire.Status, os.Signal, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -41,12 +41,12 @@ func StatusUnless(ctx context.Context, c *wire.Client, signals <-chan os.Signal)
 	}
 }
 
-// Stoppable gives a context that ends with the first Ctrl-C or TERM.
+// Stoppable gives a context that the first Ctrl-C or TERM ends.
 func Stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 }
 
-// ExitOf is the exit code of what a signal ended.
+// ExitOf is the exit code of a program that the signal ended.
 func ExitOf(sig os.Signal) int {
 	if s, ok := sig.(syscall.Signal); ok {
 		return launcher.Exit{Signal: int(s)}.Status()
@@ -54,5 +54,5 @@ func ExitOf(sig os.Signal) int {
 	return launcher.ExitInterrupted
 }
 
-// Forwarded are the signals that mean something to ranks and nothing to launch.
+// Forwarded are the signals that launch passes to the ranks and does not handle itself.
 var Forwarded = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGTSTP}

@@ -19,7 +19,7 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Quote writes a word as a shell would have to be given it.
+// Quote quotes a word for a shell.
 func Quote(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)
@@ -30,7 +30,7 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// QuoteAll writes a command line as a shell would have to be given it.
+// QuoteAll quotes a command line for a shell.
 func QuoteAll(argv []string) string {
 	out := make([]string, len(argv))
 	for i, a := range argv {
@@ -50,13 +50,13 @@ func Columns(b *strings.Builder, rows [][]string) {
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	_ = w.Flush() // a Builder takes everything
+	_ = w.Flush() // a Builder never fails
 	for line := range strings.Lines(text.String()) {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
 }
 
-// Age says how long ago in one number: 12s, 5m, 3h, 2d.
+// Age says in one number how long ago: 12s, 5m, 3h, 2d.
 func Age(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < 2*time.Minute:
@@ -69,7 +69,7 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// RankSpan names n ranks from the first on.
+// RankSpan names n ranks, beginning with first.
 func RankSpan(first, n int) string {
 	if n == 1 {
 		return fmt.Sprintf("rank %d", first)
@@ -77,7 +77,7 @@ func RankSpan(first, n int) string {
 	return fmt.Sprintf("ranks %d to %d", first, first+n-1)
 }
 
-// Hosts names a few and counts the rest.
+// Hosts names a few hosts and counts the rest.
 func Hosts(names []string) string {
 	const few = 4
 	if len(names) > few {

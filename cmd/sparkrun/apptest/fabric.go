@@ -9,7 +9,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// FakeFabrics answers what fabric and report ask of agents.
+// FakeFabrics answers what the commands fabric and report ask agents.
 type FakeFabrics struct {
 	OnFollow func(ctx context.Context, try int, fn func(wire.Status) error) error
 	Counts   wire.CountersResponse
@@ -39,8 +39,8 @@ func (f *FakeFabrics) report(_ context.Context, _ wire.Caller, _ wire.Empty, fn 
 	return nil
 }
 
-// Spark is a machine with one port of two twins, cabled to peer; without one it
-// has no link.
+// Spark is a machine with one port of two twins, cabled to peer; with an empty peer the
+// port has no link.
 func Spark(host, addr, peer string) wire.NodeStatus {
 	carrier := peer != ""
 	inv := envgen.Inventory{Host: host, Cabling: &envgen.Cabling{}, NICs: []envgen.NIC{
@@ -87,7 +87,7 @@ func Pair(cabled bool) wire.Status {
 	}
 	st := wire.Status{Cluster: "c", Self: "spark1", Leader: "spark1",
 		Nodes: []wire.NodeStatus{Spark("spark1", "11", peers[0]), Spark("spark2", "12", peers[1])}}
-	// Who is heard is believed only under the MAC that he has.
+	// A peer that was heard counts only under the MAC that it really has.
 	for i := range st.Nodes {
 		for j := range st.Nodes[i].Inventory.Cabling.Sightings {
 			s := &st.Nodes[i].Inventory.Cabling.Sightings[j]
@@ -98,12 +98,12 @@ func Pair(cabled bool) wire.Status {
 	return st
 }
 
-// StatusIs is a cluster of which only the status is asked.
+// StatusIs is a cluster that only answers status.
 func StatusIs(st wire.Status, err error) *FakeCluster {
 	return &FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, err }}
 }
 
-// SweepHead begins what sparkrun's own sweep writes.
+// SweepHead is the head of sparkrun's own sweep.
 const SweepHead = `# sparkrun sweep 1 torch=2.11.0 nccl=2.28.9 backend=nccl
 # Collective test starting: all_gather
 # Using devices
@@ -112,7 +112,7 @@ const SweepHead = `# sparkrun sweep 1 torch=2.11.0 nccl=2.28.9 backend=nccl
 #       size         count      type   redop    root        time    algbw    busbw  #wrong
 `
 
-// SweepGood is a whole sweep of a pair, at the rate that is expected.
+// SweepGood is a complete sweep of a pair at the expected rate.
 const SweepGood = SweepHead + `   536870912      67108864     float    none      -1    11650.00   46.083   23.041       0
   4294967296     536870912     float    none      -1    93500.00   45.935   22.968       0
 # Out of bounds values : 0 OK

@@ -1,4 +1,5 @@
-// Package apptest has what tests of several commands share: a cluster that does as it is told, and what it tells.
+// Package apptest has what tests of several commands share: a fake cluster, and answers
+// for it.
 //
 // The program must not import it.
 package apptest
@@ -25,10 +26,10 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Answers are a part of what an agent answers.
+// Answers are some of an agent's calls.
 type Answers interface{ Calls() []wire.Call }
 
-// Agent answers as these do, and nothing else.
+// Agent is a client of an agent that answers only these calls.
 func Agent(parts ...Answers) *wire.Client {
 	var calls []wire.Call
 	for _, p := range parts {
@@ -37,13 +38,13 @@ func Agent(parts ...Answers) *wire.Client {
 	return wire.Alone(wire.Caller{User: &wire.User{Name: "ada", UID: 1000}}, calls...)
 }
 
-// Calls answer as they are.
+// Calls are Answers that are given as a list.
 type Calls []wire.Call
 
 func (c Calls) Calls() []wire.Call { return c }
 
-// FakeRunner is a cluster of one job. Each field answers one call; n counts the
-// calls of its kind from 1.
+// FakeRunner is a cluster with one job. Each field answers one call; n counts the calls
+// of its kind from 1.
 type FakeRunner struct {
 	OnLaunch  func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
 	OnWatch   func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
@@ -60,7 +61,7 @@ type FakeRunner struct {
 	Stops    []string
 }
 
-// Explains is a cluster that explains every launch so.
+// Explains is a cluster that answers every Explain with res.
 func Explains(res wire.ExplainResponse) *FakeRunner {
 	return &FakeRunner{OnExplain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
 		return res, nil
@@ -154,12 +155,12 @@ func (b *SyncBuffer) String() string {
 	return b.Buffer.String()
 }
 
-// The events of a job.
+// Planned and those below are the events of a job.
 func Planned(world int) rendezvous.Progress {
 	return rendezvous.Progress{Step: rendezvous.StepPlanned, Plan: &rendezvous.Plan{World: world}}
 }
 
-// Started, and those beside it, are one event each.
+// Started and those below are one event each.
 func Started(host string) rendezvous.Progress {
 	return rendezvous.Progress{Step: rendezvous.StepStarted, Host: host}
 }
@@ -179,7 +180,7 @@ var (
 	Rejected  = rendezvous.Outcome{End: rendezvous.Rejected, ExitCode: 125, Cause: `spark2: program "x": not found`}
 )
 
-// TellAll tells events in a row.
+// TellAll sends events one after the other.
 func TellAll(tell func(rendezvous.Progress) error, ps ...rendezvous.Progress) error {
 	for _, p := range ps {
 		if err := tell(p); err != nil {
@@ -189,14 +190,14 @@ func TellAll(tell func(rendezvous.Progress) error, ps ...rendezvous.Progress) er
 	return nil
 }
 
-// Tells is a Launch or Watch that tells all events at once.
+// Tells is a Launch or Watch that sends all events at once.
 func Tells(ps ...rendezvous.Progress) func(context.Context, int, func(rendezvous.Progress) error) error {
 	return func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 		return TellAll(tell, ps...)
 	}
 }
 
-// GoesOn tells events that have no end yet.
+// GoesOn sends events of a job that has not ended.
 func GoesOn(ps ...rendezvous.Progress) func(context.Context, int, func(rendezvous.Progress) error) error {
 	return func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
 		if err := TellAll(tell, ps...); err != nil {
@@ -207,7 +208,7 @@ func GoesOn(ps ...rendezvous.Progress) func(context.Context, int, func(rendezvou
 	}
 }
 
-// Prints is a Logs that gives these chunks.
+// Prints is a Logs that sends these chunks.
 func Prints(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
 	return func(_ context.Context, _ int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
 		for _, c := range chunks {
@@ -219,7 +220,7 @@ func Prints(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest
 	}
 }
 
-// Timed gives a line's time only to whoever asks for it, as a node does.
+// Timed sends a line's time only if it was asked for, as a node does.
 func Timed(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
 	return func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 		for i := range chunks {
@@ -231,7 +232,7 @@ func Timed(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest,
 	}
 }
 
-// LosesLeader is a cluster whose first leader goes once it has been asked to stop.
+// LosesLeader is a cluster whose first leader goes away once it has been asked to stop.
 func LosesLeader() *FakeRunner {
 	g := &FakeRunner{}
 	first, second := make(chan struct{}), make(chan struct{})
@@ -359,7 +360,7 @@ func Golden(t *testing.T, name, got string) {
 	}
 }
 
-// Update has goldens written anew.
+// Update rewrites the goldens.
 var Update = flag.Bool("update", false, "write the goldens anew")
 
 // Out is a chunk of a rank's standard output.
@@ -375,12 +376,12 @@ func Errs(rank int, offset int64, text string) wire.LogChunk {
 	return c
 }
 
-// WriterFunc writes by a function.
+// WriterFunc is a function as an io.Writer.
 type WriterFunc func([]byte) (int, error)
 
 func (w WriterFunc) Write(b []byte) (int, error) { return w(b) }
 
-// SomeJobs are one that has failed, and one that runs.
+// SomeJobs are a job that has failed and one that runs.
 func SomeJobs() wire.JobsResponse {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	nodes := func(hosts ...string) (ps []rendezvous.Place) {
@@ -404,7 +405,7 @@ func SomeJobs() wire.JobsResponse {
 	}}
 }
 
-// FailedJob is a job whose rank 1 raised, which rank 0 noticed.
+// FailedJob is a job whose rank 1 raised an exception, which made rank 0 fail too.
 func FailedJob(at time.Time) rendezvous.JobStatus {
 	root := launcher.RankExit{Rank: 1, Host: "spark2", Time: at, Exit: launcher.Exit{Code: 1,
 		Words: "RuntimeError: out of luck",
@@ -431,19 +432,19 @@ func FailedJob(at time.Time) rendezvous.JobStatus {
 	}
 }
 
-// Failing is a writer that cannot be written to.
+// Failing is a writer whose writes fail.
 type Failing struct{ Err error }
 
 func (f Failing) Write([]byte) (int, error) { return 0, f.Err }
 
-// FakeCluster answers what commands ask of an agent.
+// FakeCluster answers what the commands about the cluster ask an agent.
 type FakeCluster struct {
-	dead     []string // marked so
+	dead     []string // hosts marked dead
 	OnStatus func(wire.StatusRequest) (wire.Status, error)
 	Has      wire.JobsResponse
 	Gives    wire.TokenResponse
 	Removed  wire.RemoveNodeResponse
-	Passing  int // calls until one is answered
+	Passing  int // calls that fail before one is answered
 	Err      error
 	OnlyOn   string
 	leaves   int
@@ -511,7 +512,7 @@ func (f *FakeCluster) markDead(_ context.Context, _ wire.Caller, r wire.MarkDead
 	return wire.Acknowledged{OnlyOn: f.OnlyOn}, f.Err
 }
 
-// IsRaw tells whether a terminal gives each key as it is.
+// IsRaw tells whether a terminal is in raw mode.
 func IsRaw(t *testing.T, f *os.File) bool {
 	t.Helper()
 	st, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
@@ -521,7 +522,8 @@ func IsRaw(t *testing.T, f *os.File) bool {
 	return st.Lflag&unix.ICANON == 0
 }
 
-// SomeServices are one that is well, one that is wedged, and one that waits for its machines.
+// SomeServices are a service that is well, one that is wedged, and one that waits for its
+// machines.
 func SomeServices() wire.JobsResponse {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	job := func(id launcher.JobID, v launcher.Service) rendezvous.Job {

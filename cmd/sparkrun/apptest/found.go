@@ -33,7 +33,7 @@ var (
 		{Host: "spark3.local", Addr: at("[fd00::3]:22"), Link: "eth0"}}
 )
 
-// Finding is an app of a command line at which those were found.
+// Finding is an app of a command that found these clusters and hosts.
 func Finding(t *testing.T, in io.Reader, clusters []discover.Cluster, hosts []discover.Instance) (a *app.App, out,
 	err *SyncBuffer) {
 	t.Helper()
@@ -48,7 +48,7 @@ func Finding(t *testing.T, in io.Reader, clusters []discover.Cluster, hosts []di
 	}, out, err
 }
 
-// Types has somebody at a terminal answer each prompt as it comes.
+// Types answers each prompt at a terminal as it appears.
 func Types(t *testing.T, errs *SyncBuffer, keyboard *os.File, answers ...[2]string) {
 	t.Helper()
 	done := make(chan struct{})

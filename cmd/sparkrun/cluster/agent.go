@@ -85,13 +85,12 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	return cmd
 }
 
-// An agent shall cost a machine little, always: its memory and its cores belong to the
-// jobs. What it holds is a few MB, so that collecting it at a quarter of its size in
-// garbage (GOGC sets another share, in percent) takes next to no time; and where bursts
-// of output or jobs would have it grow, the collector works harder (from GOMEMLIMIT, in
-// bytes). It runs on two cores (GOMAXPROCS): with each one more the runtime keeps up to
-// a MB of free memory at hand. The program's own pages come on top, and the mapped log
-// of raft.
+// An agent must cost a machine little, since memory and cores belong to the jobs. Its
+// heap is a few MB, so that collecting it whenever a quarter of that is garbage takes
+// next to no time (GOGC sets another share, in percent). Bursts of output or jobs would
+// let it grow: from GOMEMLIMIT on, in bytes, the collector works harder. It runs on two
+// cores (GOMAXPROCS): for each further one the runtime keeps up to a MB of free memory.
+// The program's own pages and raft's mapped log come on top.
 const (
 	agentGarbage = 25
 	agentMemory  = 32 << 20
@@ -134,5 +133,5 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err
 	}
-	return nil // asked to end, and ended
+	return nil // it was asked to end
 }

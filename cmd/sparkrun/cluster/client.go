@@ -93,7 +93,8 @@ func removeClients(ctx context.Context, a *app.App, o clientOptions) error {
 		return wire.RemoveClients.Call(ctx, b, o.request)
 	})
 	if err != nil && !errors.Is(err, remote.ErrLoggedOut) {
-		// A client that takes itself out loses the connection that the answer would come by.
+		// A client that removes itself loses the connection over which the answer would
+		// come.
 		if _, now := wire.Clients.Call(ctx, b, wire.Empty{}); errors.Is(now, remote.ErrLoggedOut) {
 			a.Say("this machine's own login was meant: it is out; `sparkrun logout` removes its key here")
 			return nil

@@ -100,8 +100,7 @@ func runDoctor(ctx context.Context, a *app.App, o doctorOptions) error {
 	return nil
 }
 
-// asking is the user as this machine knows him. The agent takes his name from
-// the socket.
+// asking is the user as this machine knows him; the agent takes the name from the socket.
 func asking(a *app.App) doctor.Ask {
 	var ask doctor.Ask
 	if u, err := user.Current(); err == nil {
@@ -131,7 +130,7 @@ func explainCodes(a *app.App, o doctorOptions) error {
 	return a.Table(rows)
 }
 
-// severities are in the order in which they are told.
+// severities are in the order in which they are printed.
 var severities = []struct {
 	severity envgen.Severity
 	noun     string
@@ -168,8 +167,7 @@ func tellDoctor(a *app.App, res wire.DoctorResponse, quiet bool) {
 	}
 }
 
-// tellFinding prints one finding; its command stands alone on its line, to be
-// copied.
+// tellFinding prints one finding; its command is on a line of its own, to be copied.
 func tellFinding(a *app.App, f envgen.Finding) {
 	where := strings.Join(slices.DeleteFunc([]string{f.Host, f.Port, f.Device},
 		func(s string) bool { return s == "" }), " ")

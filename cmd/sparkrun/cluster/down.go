@@ -53,7 +53,7 @@ func runDown(ctx context.Context, a *app.App, o downOptions) error {
 		return err
 	}
 	out := o.out
-	if out != nil { // it prints, too
+	if out != nil { // out prints too
 		out = func(ctx context.Context, host string) (err error) {
 			show.asking(func() { err = o.out(ctx, host) })
 			return err

@@ -18,13 +18,14 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
 )
 
-// maxShown is how much of what was found is shown: anybody on the network can announce a lot.
+// maxShown bounds how much of what was found is shown: anybody on the network can
+// announce a lot.
 const maxShown = 50
 
 var errNoneChosen = errors.New("nothing was chosen, and nothing is changed")
 
 // chooseCluster shows the clusters that announce themselves. On a terminal it asks for
-// one of them; without, what to type is all that is told.
+// one of them; otherwise it only prints what to type.
 func chooseCluster(ctx context.Context, a *app.App, c node.Config, given []string) (discover.Cluster, error) {
 	listening(a, "clusters")
 	found, err := a.Find(ctx, c)
@@ -72,14 +73,14 @@ func chooseCluster(ctx context.Context, a *app.App, c node.Config, given []strin
 	}
 }
 
-// listening has whoever sits there know what the seconds are for.
+// listening says what the seconds of waiting are for.
 func listening(a *app.App, what string) {
 	if a.ErrTTY {
 		fmt.Fprintf(a.Err, "listening for %s that announce themselves ...\n", what)
 	}
 }
 
-// hostsOf names a cluster's hosts, with their addresses.
+// hostsOf lists a cluster's hosts, with their addresses.
 func hostsOf(c discover.Cluster) string {
 	const most = 8
 	var out []string
@@ -92,8 +93,8 @@ func hostsOf(c discover.Cluster) string {
 	return strings.Join(out, ", ")
 }
 
-// chooseHosts does the same for hosts with an SSH server; what it gives is what a
-// person could have typed.
+// chooseHosts does the same for hosts with an SSH server; it returns the arguments that a
+// person would have typed.
 func chooseHosts(ctx context.Context, a *app.App, given []string) ([]string, error) {
 	listening(a, "hosts with an SSH server")
 	found, err := a.BrowseSSH(ctx)
@@ -144,7 +145,7 @@ func hostTable(out io.Writer, found []discover.Instance) error {
 	return w.Flush()
 }
 
-// targetOf is a host as `sparkrun up` takes it.
+// targetOf is a host as an argument of `sparkrun up`.
 func targetOf(user string, at netip.AddrPort) string {
 	host := at.String()
 	if at.Port() == 22 {
@@ -156,7 +157,8 @@ func targetOf(user string, at netip.AddrPort) string {
 	return host
 }
 
-// askNumbers asks until it has numbers of 1 to n, each once; it gives them from 0 on.
+// askNumbers asks until it gets numbers from 1 to n, each at most once; it returns them
+// counted from 0.
 func askNumbers(ctx context.Context, a *app.App, prompt string, n int) ([]int, error) {
 	for {
 		text, err := a.AskLine(ctx, prompt)
@@ -180,7 +182,7 @@ func askNumbers(ctx context.Context, a *app.App, prompt string, n int) ([]int, e
 	}
 }
 
-// flagsGiven are the flags of a command line, for one that is to be typed again.
+// flagsGiven are the flags of a command line, to be shown as part of a command to type.
 func flagsGiven(fs *pflag.FlagSet) []string {
 	var out []string
 	fs.Visit(func(f *pflag.Flag) {

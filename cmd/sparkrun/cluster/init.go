@@ -49,7 +49,7 @@ func runInit(ctx context.Context, a *app.App, o initOptions) error {
 	return nil
 }
 
-// nodeConfig completes what the flags say.
+// nodeConfig completes the configuration that the flags give.
 func nodeConfig(a *app.App, c node.Config) node.Config {
 	c.Paths, c.Version = node.DefaultPaths(), a.Version
 	c.NetplanApply, _ = a.Getenv("SPARKRUN_NETPLAN_APPLY")

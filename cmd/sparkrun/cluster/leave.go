@@ -49,7 +49,7 @@ func runLeave(ctx context.Context, a *app.App, o leaveOptions) error {
 	if err := wire.Leave.Call(ctx, b, wire.LeaveRequest{Force: o.force}); err != nil {
 		return err
 	}
-	b.Close() // an open connection would keep the agent waiting
+	b.Close() // the agent would wait for an open connection
 	if err := awaitAgentsEnd(ctx); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func runLeave(ctx context.Context, a *app.App, o leaveOptions) error {
 	return nil
 }
 
-// awaitAgentsEnd returns when the agent has ended and this machine's state is gone.
+// awaitAgentsEnd waits until the agent has ended and this machine's state is gone.
 func awaitAgentsEnd(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

@@ -52,7 +52,7 @@ commands then use it: sparkrun context.`,
 	}
 	cmd.Flags().StringVar(&opts.tokenFile, "token-file", "", "read the token from this file, - for standard input")
 	cmd.Flags().StringVar(&opts.name, "context", "", "the context's name here (default: HOST)")
-	app.CompleteFlag(cmd, "context", cobra.NoFileCompletions) // it is a new one
+	app.CompleteFlag(cmd, "context", cobra.NoFileCompletions) // it names a new context
 	return cmd
 }
 

@@ -40,7 +40,7 @@ the other half.`,
 	}
 }
 
-// logoutWithin bounds telling the cluster.
+// logoutWithin bounds the call to the cluster.
 const logoutWithin = 15 * time.Second
 
 func runLogout(ctx context.Context, a *app.App, o logoutOptions) error {
@@ -88,7 +88,7 @@ func runLogout(ctx context.Context, a *app.App, o logoutOptions) error {
 	return nil
 }
 
-// tellLogout has the cluster take this machine off its list.
+// tellLogout has the cluster remove this machine from its list of clients.
 func tellLogout(ctx context.Context, dir string) (id string, err error) {
 	own, err := trust.LoadClient(dir)
 	if err != nil {
@@ -106,7 +106,7 @@ func tellLogout(ctx context.Context, dir string) (id string, err error) {
 		_, err = wire.RemoveClients.Call(ctx, r.Client, wire.RemoveClientsRequest{Client: own.NodeID})
 		switch {
 		case errors.Is(err, remote.ErrLoggedOut), errors.Is(err, rendezvous.ErrNoClient), err == nil:
-			return own.NodeID, nil // the answer goes over a connection that the removal closes
+			return own.NodeID, nil // the removal closes the connection over which the answer would come
 		case !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrUnreachable) || again.Wait(ctx) != nil:
 			return own.NodeID, err
 		}

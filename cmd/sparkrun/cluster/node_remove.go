@@ -69,7 +69,7 @@ cluster, which may be given in place of the name.`,
 	return cmd
 }
 
-// removePatience is for the change of leaders that the removal of one needs.
+// removePatience allows for the change of leaders when the leader is removed.
 const removePatience = 20 * time.Second
 
 func runRemoveNode(ctx context.Context, a *app.App, o nodeRemoveOptions) error {
@@ -97,9 +97,8 @@ func runRemoveNode(ctx context.Context, a *app.App, o nodeRemoveOptions) error {
 		}})
 }
 
-// knows refuses a host that is no member before anybody is asked about it, or logged
-// in to, and finds the name of one that was given by its address. Where the members
-// are not known, the leader will tell.
+// knows refuses a host that is no member before it is contacted, and finds the name of a
+// host given by its address. Where the members are not known, the leader will refuse it.
 func knows(ctx context.Context, a *app.App, o *nodeRemoveOptions) error {
 	b := a.Dial()
 	defer b.Close()
@@ -129,8 +128,8 @@ func knows(ctx context.Context, a *app.App, o *nodeRemoveOptions) error {
 		o.request.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
 }
 
-// resolves tells whether a name means anything to this machine. A network without a
-// name server is common, and the cluster knows its members' addresses.
+// resolves tells whether this machine can resolve a name. Networks without a name server
+// are common, and the cluster knows its members' addresses.
 func resolves(ctx context.Context, host string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -138,7 +137,7 @@ func resolves(ctx context.Context, host string) bool {
 	return err == nil
 }
 
-// strike has a host taken off the members' list.
+// strike has a host removed from the member list.
 func strike(ctx context.Context, a *app.App, r wire.RemoveNodeRequest) error {
 	b := a.Dial()
 	defer b.Close()
@@ -149,7 +148,7 @@ func strike(ctx context.Context, a *app.App, r wire.RemoveNodeRequest) error {
 		switch {
 		case err == nil:
 			return sayRemoved(a, r.Host, res)
-		case tried && errors.Is(err, rendezvous.ErrNoNode): // the answer to an earlier try was lost
+		case tried && errors.Is(err, rendezvous.ErrNoNode): // the answer to an earlier attempt was lost
 			return sayRemoved(a, r.Host, wire.RemoveNodeResponse{Told: true})
 		case !errors.Is(err, wire.ErrRetry) || time.Now().After(deadline):
 			return err

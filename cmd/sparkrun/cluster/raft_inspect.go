@@ -36,7 +36,7 @@ would, and shows of which cluster and when it is. It needs no agent.`,
 	return cmd
 }
 
-// inspected is a snapshot for scripts.
+// inspected is a snapshot as --json prints it.
 type inspected struct {
 	rendezvous.BackupHead
 	Bytes    int64    `json:"bytes"`
@@ -67,7 +67,7 @@ func runRaftInspect(_ context.Context, a *app.App, o raftInspectOptions) error {
 	})
 }
 
-// readSnapshot reads a file and checks all of it.
+// readSnapshot reads a file and verifies all of it.
 func readSnapshot(name string) (rendezvous.Backup, error) {
 	f, err := os.Open(name)
 	if err != nil {

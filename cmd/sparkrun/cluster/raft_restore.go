@@ -101,7 +101,7 @@ func runRaftRestore(ctx context.Context, a *app.App, o raftRestoreOptions) error
 	return nil
 }
 
-// bring hands the file to the agent, which may not see the same files.
+// bring sends the file to the agent, which may not see the same files.
 func bring(ctx context.Context, b *wire.Client, name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -126,8 +126,8 @@ func bring(ctx context.Context, b *wire.Client, name string) error {
 	}
 }
 
-// askToRestore waits out an election, or an agent that has just been started:
-// whether somebody leads is not known before.
+// askToRestore waits out an election, or an agent that has just started: before, nobody
+// knows whether there is a leader.
 func askToRestore(ctx context.Context, b *wire.Client, r wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
 	var again app.Pause
 	for end := time.Now().Add(leadsWithin); ; {

@@ -66,11 +66,11 @@ func runRaftSnapshot(ctx context.Context, a *app.App, o raftSnapshotOptions) err
 	}); err != nil {
 		return err
 	}
-	s, err := rendezvous.ReadBackup(bytes.NewReader(content.Bytes())) // what is written can be restored
+	s, err := rendezvous.ReadBackup(bytes.NewReader(content.Bytes())) // what is written must be restorable
 	if err != nil {
 		return fmt.Errorf("write snapshot %s: %w", o.file, err)
 	}
-	write := durable.Create // refuses what has come meanwhile
+	write := durable.Create // refuses a file that has appeared meanwhile
 	if o.force {
 		write = durable.Write
 	}

@@ -115,5 +115,5 @@ func raftRow(n wire.NodeRaft) []string {
 	return row
 }
 
-// kib is a size to a KiB, rounded up.
+// kib is a size in KiB, rounded up.
 func kib(bytes int64) string { return fmt.Sprintf("%d KiB", (bytes+1023)>>10) }

@@ -1,5 +1,5 @@
-// Package cluster decides what a person types about the cluster: who is in it, how machines come and go, its record,
-// and this machine's agent.
+// Package cluster decides what a person types about the cluster: who is in it, how
+// machines join and leave, its record, and this machine's agent.
 //
 // It must not know jobs.
 package cluster
@@ -90,7 +90,7 @@ func runStatus(ctx context.Context, a *app.App, o statusOptions) error {
 			leader += " for " + app.Age(time.Since(st.Heard))
 		}
 	}
-	if st.Epoch > 1 { // it has been taken over
+	if st.Epoch > 1 { // there was a take-over
 		leader += fmt.Sprintf(", epoch %d", st.Epoch)
 	}
 	fmt.Fprintf(a.Out, "cluster %s, %s\n", st.Cluster, leader)
@@ -101,7 +101,7 @@ func runStatus(ctx context.Context, a *app.App, o statusOptions) error {
 		case n.State == "away" && !n.Since.IsZero():
 			state += " " + app.Age(time.Since(n.Since))
 		case n.State == "unknown" && n.Host == st.Self:
-			state = "answers" // this machine: its agent has just done so
+			state = "answers" // this machine: its agent has just answered
 		}
 		if n.FabricOnly {
 			state += ", fabric only"
@@ -137,8 +137,8 @@ func runStatus(ctx context.Context, a *app.App, o statusOptions) error {
 	return nil
 }
 
-// waitStatus asks again while agents and leaders change under a request that
-// waits: that is what it waits for.
+// waitStatus asks again when the agent or the leader goes away during the wait, since
+// waiting for them is its purpose.
 func waitStatus(ctx context.Context, c *wire.Client, r wire.StatusRequest) (wire.Status, error) {
 	end := time.Now().Add(r.Timeout)
 	var again app.Pause
@@ -154,8 +154,8 @@ func waitStatus(ctx context.Context, c *wire.Client, r wire.StatusRequest) (wire
 	}
 }
 
-// roleOf is a node's part in the vote. A witness has no other: that it gets no
-// ranks is said where people count machines.
+// roleOf is a node's part in the vote. A witness only votes; that it gets no ranks is
+// said where machines are counted.
 func roleOf(n wire.NodeStatus) string {
 	if !n.Witness {
 		return cmp.Or(n.Role, "-")
@@ -163,12 +163,12 @@ func roleOf(n wire.NodeStatus) string {
 	return strings.TrimPrefix(n.Role+", witness (no ranks)", ", ")
 }
 
-// fabricOf sums up a node's RDMA ports: those with a link, and their rate. A
-// witness needs none.
+// fabricOf sums up a node's RDMA ports: how many have a link, and their rate. A witness
+// needs none.
 func fabricOf(n wire.NodeStatus) string {
 	ports := envgen.Ports(n.Inventory)
 	switch {
-	case n.Witness, len(n.Inventory.NICs) == 0: // or nothing has been heard of it
+	case n.Witness, len(n.Inventory.NICs) == 0: // or nothing is known of it
 		return "-"
 	case len(ports) == 0:
 		return "none"
@@ -176,7 +176,7 @@ func fabricOf(n wire.NodeStatus) string {
 	up := 0
 	var rates []string
 	for _, p := range ports {
-		// The twins are one socket: its rate is in each of them, not their sum.
+		// The twins share one socket: each shows its rate, which must not be added up.
 		i := slices.IndexFunc(p.Twins, func(h envgen.HCA) bool { return h.State == envgen.StateActive })
 		if i < 0 {
 			continue
@@ -195,7 +195,7 @@ func fabricOf(n wire.NodeStatus) string {
 	return text
 }
 
-// joinAddr leaves the port out where join finds it by itself.
+// joinAddr leaves out the default port.
 func joinAddr(a netip.AddrPort) string {
 	if a.Port() == membership.DefaultRPCPort {
 		return a.Addr().String()
@@ -203,7 +203,8 @@ func joinAddr(a netip.AddrPort) string {
 	return a.String()
 }
 
-// lastTest tells of the last judged nccl-test in the user's history of a cluster; "" where there is none.
+// lastTest sums up the last nccl-test with a verdict in the user's history of a cluster;
+// "" where there is none.
 func lastTest(a *app.App, cluster string) string {
 	dir, err := a.UserFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 )
 
-// turnEvery is the pause between two looks at an agent whose service manager asks
-// for no other (WatchdogSec=).
+// turnEvery is the pause between two checks of an agent whose service manager asks for no
+// other interval (WatchdogSec=).
 const turnEvery = 30 * time.Second
 
-// supervise tells the service manager how the agent fares: sd_notify(3). Nil where
-// there is none to tell.
+// supervise reports the agent's state to the service manager: sd_notify(3). Nil where
+// there is none.
 func supervise(a *app.App, log *slog.Logger) func(context.Context, node.Supervised) error {
 	if to, _ := a.Getenv("NOTIFY_SOCKET"); to == "" {
 		return nil
@@ -33,11 +33,12 @@ func supervise(a *app.App, log *slog.Logger) func(context.Context, node.Supervis
 	return w.run
 }
 
-// watched is the agent in the service manager's words. It outlives the node's lives.
+// watched is the state told to the service manager. It is kept when the node is opened
+// again.
 type watched struct {
 	log   *slog.Logger
 	every time.Duration
-	said  string // of the state
+	said  string // the last state told
 }
 
 func (w *watched) tell(word string) {
@@ -46,9 +47,9 @@ func (w *watched) tell(word string) {
 	}
 }
 
-// run tells that the node is alive for as long as it is. Until it is ready, which may
-// take for as long as nobody plugs in a cable, that is also what keeps its start from
-// running out of time.
+// run tells the service manager that the node is alive as long as it is. Until the node
+// is ready, which may take as long as nobody plugs in a cable, this also extends its
+// start time-out.
 func (w *watched) run(ctx context.Context, n node.Supervised) error {
 	next := time.NewTicker(w.every)
 	defer next.Stop()
@@ -71,7 +72,7 @@ func (w *watched) run(ctx context.Context, n node.Supervised) error {
 		select {
 		case <-n.Stopping:
 			w.tell(daemon.SdNotifyStopping)
-			n.Stopping, n.Ready = nil, nil // who ends does not become ready
+			n.Stopping, n.Ready = nil, nil // a node that is stopping no longer becomes ready
 		case <-n.Ready:
 			w.tell(daemon.SdNotifyReady)
 			n.Ready = nil

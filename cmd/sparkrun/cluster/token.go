@@ -76,8 +76,8 @@ root may on a member. No token is made from a client.`,
 	return cmd
 }
 
-// askForToken waits for a leader that is about to be there: an agent that has just
-// been started is asked for a token next.
+// askForToken waits for a leader that is about to be elected: a token is often the first
+// request to an agent that has just started.
 func askForToken(ctx context.Context, b *wire.Client, r wire.TokenRequest) (wire.TokenResponse, error) {
 	return app.Patiently(ctx, func() (wire.TokenResponse, error) { return wire.Token.Call(ctx, b, r) })
 }

@@ -31,7 +31,7 @@ type sshOptions struct {
 	accept       []string
 	passwordFile string
 	config       string
-	addresses    map[string]string // of hosts whose names mean nothing here
+	addresses    map[string]string // of hosts whose names this machine cannot resolve
 }
 
 type upOptions struct {
@@ -145,7 +145,7 @@ func runUp(ctx context.Context, a *app.App, o upOptions) error {
 	return nil
 }
 
-// sshOf completes the flags by what a login has.
+// sshOf completes the flags from the user's environment.
 func sshOf(a *app.App, o sshOptions, show *upView) (bootstrap.SSH, error) {
 	s := bootstrap.SSH{Accept: o.accept, Addresses: o.addresses}
 	me, err := user.Current()
@@ -214,8 +214,8 @@ Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/
 	}
 }
 
-// hostKeyFile is what sshd's files call a kind of key: ecdsa-sha2-nistp256 lies in
-// ssh_host_ecdsa_key.
+// hostKeyFile is the part of sshd's file name for a kind of key: ecdsa-sha2-nistp256 is
+// in ssh_host_ecdsa_key.
 func hostKeyFile(kind string) string {
 	for _, name := range []string{"ed25519", "ecdsa"} {
 		if strings.Contains(kind, name) {
@@ -244,7 +244,7 @@ func readSecret(a *app.App, file string) (string, error) {
 	return line, nil
 }
 
-// ownCluster is that of this machine; nil where it is in none.
+// ownCluster is this machine's cluster; nil where it is in none.
 func ownCluster(ctx context.Context, a *app.App, show *upView) (*bootstrap.Cluster, error) {
 	b := a.DialHere()
 	defer b.Close()
@@ -257,7 +257,7 @@ func ownCluster(ctx context.Context, a *app.App, show *upView) (*bootstrap.Clust
 	if err != nil {
 		return nil, fmt.Errorf("ask this machine's agent for its cluster: %w", err)
 	}
-	var one sync.Mutex // sudo asks on the terminal
+	var one sync.Mutex // sudo prompts on the terminal: one at a time
 	return &bootstrap.Cluster{ID: st.Cluster, Invite: func(ctx context.Context) (bootstrap.Invitation, error) {
 		one.Lock()
 		defer one.Unlock()
@@ -278,7 +278,7 @@ func ownCluster(ctx context.Context, a *app.App, show *upView) (*bootstrap.Clust
 	}}, nil
 }
 
-// tokenBySudo: tokens are root's, and this command is not.
+// tokenBySudo makes a token as root, which this command is not.
 func tokenBySudo(ctx context.Context, a *app.App) (wire.TokenResponse, error) {
 	var t wire.TokenResponse
 	self, err := os.Executable()

@@ -19,7 +19,7 @@ import (
 )
 
 // binaries finds the program for a host: in a release folder where one is given,
-// else this very program. Each file is read once.
+// otherwise this very program. Each file is read once.
 func binaries(a *app.App, release string) func(machine string) (bootstrap.Binary, error) {
 	arm := sync.OnceValues(func() (bootstrap.Binary, error) { return binaryFor(a, release, "arm64", elf.EM_AARCH64) })
 	amd := sync.OnceValues(func() (bootstrap.Binary, error) { return binaryFor(a, release, "amd64", elf.EM_X86_64) })

@@ -12,8 +12,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/bootstrap"
 )
 
-// upView shows hosts on their way: on a terminal a line each that changes in its
-// place, elsewhere a line for each step.
+// upView shows the progress of hosts: on a terminal one line each, updated in place;
+// elsewhere a line for each step.
 type upView struct {
 	app   *app.App
 	live  bool
@@ -34,7 +34,7 @@ func (v *upView) take(e bootstrap.Event) {
 	defer v.mu.Unlock()
 	line := e.Host + "  " + e.Text
 	switch e.State {
-	case bootstrap.Skipped: // its text is what the step has found, and does not name it
+	case bootstrap.Skipped: // the text says what the step found, and does not name the step
 		line = fmt.Sprintf("%s  %s: %s", e.Host, e.Step, e.Text)
 	case bootstrap.Failed:
 		line = fmt.Sprintf("%s  FAILED at %s: %s", e.Host, e.Step, e.Text)
@@ -58,7 +58,7 @@ func (v *upView) take(e bootstrap.Event) {
 	}
 }
 
-// asking has a question asked below what is shown.
+// asking asks a question below the lines that are shown.
 func (v *upView) asking(ask func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -96,7 +96,8 @@ func cutTo(text string, width int) string {
 	return string([]rune(text)[:width-3]) + "..."
 }
 
-// end sums up; done is what became of a host that did not fail. Every failure has its whole reason here: a live line is cut.
+// end sums up; done is the word for a host that did not fail. Every failure is printed
+// with its whole reason, since a live line is cut off.
 func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -127,7 +128,7 @@ func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error
 
 func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) error {
 	rows := [][]string{{"TARGET", "HOST", "CLUSTER", "RELEASE", "STATE"}}
-	parts := slices.ContainsFunc(results, func(r bootstrap.Result) bool { return r.Part != "" }) // down asks for none
+	parts := slices.ContainsFunc(results, func(r bootstrap.Result) bool { return r.Part != "" }) // down sets none
 	for _, r := range results {
 		state := done
 		switch {
@@ -146,7 +147,7 @@ func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) e
 	return v.app.Table(rows)
 }
 
-// partOf is what a host was to the cluster before, or has become.
+// partOf is a host's part in the cluster, before or now.
 func partOf(r bootstrap.Result, dryRun bool) string {
 	switch r.Part {
 	case bootstrap.Member:

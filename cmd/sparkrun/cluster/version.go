@@ -16,7 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// VersionOptions are of `sparkrun version`; --version takes them as they are.
+// VersionOptions belong to `sparkrun version`; --version uses the zero value.
 type VersionOptions struct{ json, cluster bool }
 
 // NewVersionCmd makes `sparkrun version`.
@@ -50,7 +50,7 @@ type versionOf struct {
 	Nodes    []nodeVersion `json:"nodes,omitempty"`
 }
 
-// nodeVersion is an agent's; null where it is not known.
+// nodeVersion is an agent's version; null where it is not known.
 type nodeVersion struct {
 	Host     string  `json:"host"`
 	State    string  `json:"state"`
@@ -113,7 +113,7 @@ func nodeVersions(nodes []wire.NodeStatus) []nodeVersion {
 	return out
 }
 
-// differ says what differs, and nothing where nothing does.
+// differ says which versions differ; nothing where all are equal.
 func differ(ours string, nodes []nodeVersion) []string {
 	by := map[string][]string{}
 	lowest, highest := -1, -1

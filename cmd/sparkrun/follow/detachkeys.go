@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// DetachKeys is the flag that says which keys, typed one after the other, leave
-// a job running: ctrl-X or single characters, between commas. It holds the bytes
-// that they send; nil means the default, no bytes that none leaves.
+// DetachKeys is the flag for the keys that, typed one after the other, detach from a
+// running job: ctrl-X or single characters, separated by commas. It holds the bytes that
+// they send; nil means the default, an empty value that no keys detach.
 type DetachKeys []byte
 
-// OrDefault gives docker's keys, ctrl-p,ctrl-q, where none were named.
+// OrDefault gives docker's keys, ctrl-p,ctrl-q, where none were given.
 func (k DetachKeys) OrDefault() []byte {
 	if k == nil {
 		return []byte{'p' & 0x1f, 'q' & 0x1f}
@@ -59,14 +59,14 @@ func (k *DetachKeys) Set(text string) error {
 // errDetached ends a keyReader's input without ending that of a rank.
 var errDetached = errors.New("detached")
 
-// keyReader passes on what is typed, but for the keys that detach: their
-// beginning is held back until another key shows that it was none.
+// keyReader passes on what is typed, except the keys that detach: their first bytes are
+// held back until another key shows that they were typed for the rank.
 type keyReader struct {
 	in   io.Reader
 	keys []byte
-	held int    // so many of keys have been typed
-	rest []byte // to be given before more is read
-	err  error  // to be given after it
+	held int    // how many bytes of keys have been typed
+	rest []byte // to be returned before more is read
+	err  error  // to be returned after rest
 }
 
 func (r *keyReader) Read(p []byte) (int, error) {
@@ -89,7 +89,7 @@ func (r *keyReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take sorts what was typed; behind the keys nothing counts.
+// take sorts what was typed; what follows the keys is dropped.
 func (r *keyReader) take(typed []byte) {
 	for _, b := range typed {
 		if b == r.keys[r.held] {
@@ -99,7 +99,7 @@ func (r *keyReader) take(typed []byte) {
 			}
 			continue
 		}
-		// What was held is none, except that its end may begin the keys anew.
+		// The bytes held back were input, but their end may be the start of the keys.
 		r.rest = append(append(r.rest, r.keys[:r.held]...), b)
 		most := min(r.held+1, len(r.keys)-1)
 		again := 0

@@ -18,14 +18,14 @@ var (
 	ErrCutShort    = fmt.Errorf("%w: the event log broke off", wire.ErrRetry)
 )
 
-// events follows the job from one leader to the next until it has ended. Before
-// the job is recorded it asks by Launch, which starts it once however often it
-// is asked; afterwards by Watch, which never starts anything.
+// events follows the job from one leader to the next until it has ended. Before the job
+// is recorded it calls Launch, which starts the job once however often it is called;
+// afterwards Watch, which never starts anything.
 func (f *Follower) events(ctx context.Context) error {
 	seen := sieve{}
 	trouble := app.Outage{Say: f.Say}
 	var again app.Pause
-	asked := false // some try may have reached a leader
+	asked := false // an attempt may have reached a leader
 	for {
 		ask := func(fn func(rendezvous.Progress) error) error {
 			if f.accepted.Is() {
@@ -55,7 +55,7 @@ func (f *Follower) events(ctx context.Context) error {
 		asked = asked || !unsaid
 		trouble.Failed(f.why(err))
 		if f.accepted.Is() {
-			// The leader that comes may tell only what it saw itself.
+			// The next leader may report only what it saw itself.
 			f.started.Set()
 			f.troubled.Store(true)
 			select {
@@ -71,7 +71,7 @@ func (f *Follower) events(ctx context.Context) error {
 	}
 }
 
-// patience tells when to give up on a job that is not known to be recorded.
+// patience tells whether to give up on a job that is not known to be recorded.
 func (f *Follower) patience(err error, asked bool, trouble *app.Outage) error {
 	over := trouble.Lasted() >= app.Patience ||
 		errors.Is(err, wire.ErrNoLeader) && trouble.Lasted() >= LeaderlessWait
@@ -93,7 +93,7 @@ func (f *Follower) patience(err error, asked bool, trouble *app.Outage) error {
 	return nil
 }
 
-// why says what is waited for; nothing where the error will say it in a moment.
+// why says what launch waits for; empty where the error itself will say it in a moment.
 func (f *Follower) why(err error) string {
 	var what string
 	switch {
@@ -114,7 +114,7 @@ func (f *Follower) why(err error) string {
 	return what
 }
 
-// hear takes one event.
+// hear handles one event.
 func (f *Follower) hear(p rendezvous.Progress, seen sieve) error {
 	f.accepted.Set()
 	if p.Plan != nil {
@@ -147,8 +147,8 @@ func (f *Follower) hear(p rendezvous.Progress, seen sieve) error {
 		for _, finding := range p.Findings {
 			f.Say("warning: " + rendezvous.Describe(finding))
 		}
-		// A pulled cable must not make a job ten times slower in silence. A ring
-		// meets on management too, and has its RDMA devices.
+		// A pulled cable must not make a job ten times slower without a word. A ring also
+		// meets over management, but has its RDMA devices.
 		if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 &&
 			len(p.Plan.Nodes[0].Entry.Paths) == 0 {
 			f.Say(p.Plan.Why)
@@ -160,7 +160,8 @@ func (f *Follower) hear(p rendezvous.Progress, seen sieve) error {
 	switch p.Step {
 	case rendezvous.StepStarted, rendezvous.StepExited:
 		f.begins(p.Generation)
-		// Of a service StepRunning comes once it answers, which takes as long as a model does.
+		// A service is running (StepRunning) only once it answers, which takes as long as
+		// loading the model.
 		if p.Step == rendezvous.StepStarted && f.stage != launcher.StageBefore && f.Spec.Service != nil {
 			if f.begun[p.Host] = true; len(f.begun) >= f.machines {
 				f.running.Set()
@@ -178,7 +179,7 @@ func (f *Follower) hear(p rendezvous.Progress, seen sieve) error {
 			f.reading.Set()
 		}
 	case rendezvous.StepWaiting:
-		if p.Generation == 0 { // it stands in line, and will start without us
+		if p.Generation == 0 { // it is queued, and will start without us
 			f.running.Set()
 		}
 	case rendezvous.StepNodeDown:
@@ -189,7 +190,7 @@ func (f *Follower) hear(p rendezvous.Progress, seen sieve) error {
 	return nil
 }
 
-// begins has the output of a generation read, once.
+// begins starts reading the output of a generation, once.
 func (f *Follower) begins(gen launcher.Generation) {
 	switch {
 	case gen <= f.Heard && f.started.Is():
@@ -207,7 +208,7 @@ func (f *Follower) begins(gen launcher.Generation) {
 	f.started.Set()
 }
 
-// sieve keeps back what was told before: a new leader tells a job's event log from
+// sieve drops events that were handled before: a new leader sends a job's event log from
 // its beginning.
 type sieve map[string]rendezvous.Step
 
@@ -223,7 +224,7 @@ func (s sieve) fresh(p rendezvous.Progress) bool {
 	case rendezvous.StepExited:
 		key += fmt.Sprintf(" %d", p.Rank)
 	case rendezvous.StepNodeDown, rendezvous.StepNodeUp:
-		key = "node " + p.Host // these two take turns
+		key = "node " + p.Host // these two steps alternate
 	}
 	if s[key] == p.Step {
 		return false

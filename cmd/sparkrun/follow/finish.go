@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// goesOn says what becomes of a job that we turn away from.
+// goesOn says what happens to a job that launch leaves.
 func (f *Follower) goesOn() string {
 	switch {
 	case f.Standalone:
@@ -26,8 +26,8 @@ func (f *Follower) goesOn() string {
 		"ends it", f.Spec.ID)
 }
 
-// OutputBroken: the reader of our output has gone, which says nothing about the
-// job. Exit like a program that SIGPIPE killed, as `yes | head` does.
+// OutputBroken is for when the reader of our output has gone, which says nothing about
+// the job. It exits like a program that SIGPIPE killed, as in `yes | head`.
 func (f *Follower) OutputBroken(err error, ended bool) int {
 	if !ended {
 		f.Say(fmt.Sprintf("%v: %s", err, f.goesOn()))
@@ -38,7 +38,7 @@ func (f *Follower) OutputBroken(err error, ended bool) int {
 	return launcher.ExitOwnFailure
 }
 
-// finish prints what is left and draws the exit code from the outcome.
+// finish prints what is left and derives the exit code from the outcome.
 func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
 	o := *f.Outcome
 	if f.troubled.Load() && f.started.Is() && !f.Detach {
@@ -55,7 +55,7 @@ func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
 		return app.ExitOf(sig)
 	}
 	f.Say(Sentence(o, f.Spec, f.World))
-	if r := o.Root; r != nil && !f.Detach { // its output has just been read
+	if r := o.Root; r != nil && !f.Detach { // its output has just been shown
 		bare := *r
 		bare.Exit.Last = ""
 		o.Root = &bare
@@ -66,8 +66,8 @@ func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
 	return cmp.Or(o.ExitCode, launcher.ExitOwnFailure)
 }
 
-// readAgain fetches what a node that was away for a while may have been left
-// out with. What was printed is not printed again.
+// readAgain fetches output that is missing because a node was away for a while. What has
+// been printed is not printed again.
 func (f *Follower) readAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
 	defer cancel()
@@ -78,7 +78,7 @@ func (f *Follower) readAgain(ctx context.Context) {
 	}
 }
 
-// Sentence is the last line: which rank, which host, why.
+// Sentence is the last line: which rank failed, on which host, and why.
 func Sentence(o rendezvous.Outcome, spec launcher.Spec, world int) string {
 	cause := o.Cause
 	if cause == "" {

@@ -1,7 +1,7 @@
-// Package follow decides how one launch is followed to its end: its event log, its ranks' output, their input and
-// terminal, the user's signals, and the exit code.
+// Package follow decides how one launch is followed to its end: its event log, its ranks'
+// output, input and terminal, the user's signals, and the exit code.
 //
-// It must not make a job's spec, nor choose a cluster: both are handed to it.
+// It must not make a job's spec or choose a cluster: both are given to it.
 package follow
 
 import (
@@ -24,75 +24,75 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Bounds on waiting. Once a job is recorded there are none: it goes on without
-// us, and only its user may turn away.
+// Bounds on waiting. Once a job is recorded there are none: it continues without us, and
+// only its user may leave it.
 const (
-	LeaderlessWait   = time.Second      // of that, while it says that it has no leader and that waiting does not help
-	quietAfterEnd    = 10 * time.Second // for output that is late when the job has ended
-	goroutinesJoined = time.Second      // for a write to a stuck terminal, when we leave
+	LeaderlessWait   = time.Second      // of app.Patience, while there is no leader and waiting does not help
+	quietAfterEnd    = 10 * time.Second // for output that arrives after the job's end
+	goroutinesJoined = time.Second      // when leaving, for a write to a stuck terminal
 )
 
-// Follower carries one launch from its request to its exit code.
+// Follower follows one launch from its request to its exit code.
 type Follower struct {
 	Agent    *wire.Client
-	In       io.Reader // what ranks are to read; nil: none does
-	Terminal *Terminal // in's, where a rank has one; nil: none has
-	Keys     []byte    // that detach from it
+	In       io.Reader // the ranks' input; nil: none
+	Terminal *Terminal // of In, where a rank has a terminal; nil: none
+	Keys     []byte    // that detach from Terminal
 	Only     []int     // ranks whose output is shown; none: all
-	InputAt  int64     // offset of the first byte of in
-	InputOf  []int     // of the ranks with an input, only these; none: all
+	InputAt  int64     // offset of the first byte of In
+	InputOf  []int     // only these of the ranks with an input; none: all
 
-	// Attached: the job was launched before, as far as generation heard, and runs
-	// says that all of that do. from is where its output begins.
+	// Attached: the job was launched earlier, and generation Heard of it is known; Runs:
+	// all its ranks run. From is where its output begins.
 	Attached, Runs bool
 	From           launcher.From
 	Spec           launcher.Spec
 	Out            *Printer
 	Say            func(string)
 	Signals        <-chan os.Signal
-	Standalone     bool // the job lives no longer than we do
+	Standalone     bool // the job ends with this process
 	Detach         bool // return when it runs
 	Leader         string
 
 	accepted, started, running Flagged
-	reading                    Flagged // those who have an input run
-	left                       Flagged // the keys that detach were typed
-	serves                     Flagged // the job is a service, and answers
+	reading                    Flagged // all ranks with an input run
+	left                       Flagged // the user has typed Keys
+	serves                     Flagged // the job is a service and answers
 	passing                    sync.Mutex
-	suspended                  bool // by a TSTP that was passed on; passing guards it
+	suspended                  bool // by a TSTP that was passed on; guarded by passing
 	interrupted                atomic.Bool
-	troubled                   atomic.Bool // output may have been out of reach for a while
+	troubled                   atomic.Bool // some output may have been unreachable
 	Outcome                    *rendezvous.Outcome
-	Rejected                   bool                   // no rank was started, and none will be; for who called run
-	OnlyOn                     atomic.Pointer[string] // the one host that has the job recorded; empty where others have
+	Rejected                   bool                   // no rank was started or will be; for Run's caller
+	OnlyOn                     atomic.Pointer[string] // the only host that recorded the job; empty: others too
 	World                      int
 
-	// First is the generation whose output is read first; later takes those that
-	// follow it. heard and stage are of events alone.
+	// First is the generation whose output is read first; later passes on those that
+	// follow. Only events uses Heard and stage.
 	First atomic.Uint64
-	later chan launcher.Generation // has room for one: the latest
-	lost  chan struct{}            // has room for one: a leader was, and with it what it was asked
+	later chan launcher.Generation // buffer of one: the latest
+	lost  chan struct{}            // buffer of one: a leader was lost, and perhaps what it was asked
 	Heard launcher.Generation
 	stage string
-	head  string // rank 0's address where the ranks meet
+	head  string // rank 0's address, where the ranks meet
 
 	machines int             // of the last plan
-	begun    map[string]bool // those of them that have started a rank; of events alone
+	begun    map[string]bool // machines that have started a rank; only for events
 }
 
-// Flagged is a fact that becomes true once.
+// Flagged is a fact that becomes true once. Its channel is closed then.
 type Flagged struct {
 	once sync.Once
 	c    chan struct{}
 }
 
-// Set makes it true.
+// Set makes the fact true.
 func (f *Flagged) Set() { f.once.Do(func() { close(f.c) }) }
 
-// Is tells whether it is.
+// Is tells whether the fact is true.
 func (f *Flagged) Is() bool { return closed(f.c) }
 
-// NewFlagged is a fact that is not true yet.
+// NewFlagged makes a fact that is not true yet.
 func NewFlagged() Flagged { return Flagged{c: make(chan struct{})} }
 
 func closed[T any](c <-chan T) bool {
@@ -104,7 +104,7 @@ func closed[T any](c <-chan T) bool {
 	}
 }
 
-// Run returns the exit code, or an error of sparkrun's own.
+// Run returns the exit code, or an error of sparkrun itself.
 func (f *Follower) Run(ctx context.Context) (int, error) {
 	f.prepare()
 	ctx, cancel := context.WithCancel(ctx)
@@ -113,7 +113,7 @@ func (f *Follower) Run(ctx context.Context) (int, error) {
 	r := run{f: f, wg: &wg, in: interrupts{f: f, wg: &wg}, told: make(chan error, 1),
 		output: outputs{f: f, wg: &wg, read: make(chan error, 1), stop: func() {}}}
 	defer r.close()
-	if f.Detach { // nobody reads
+	if f.Detach { // nobody reads the output
 		r.running = f.running.c
 	} else {
 		r.started = f.started.c
@@ -129,7 +129,8 @@ func (f *Follower) Run(ctx context.Context) (int, error) {
 	}
 }
 
-// prepare makes the facts that become true on the way; of a job that was launched before some are.
+// prepare makes the facts that become true later; for an attached job some are true
+// already.
 func (f *Follower) prepare() {
 	f.begun = map[string]bool{}
 	for _, fact := range []*Flagged{&f.accepted, &f.started, &f.running, &f.reading, &f.left, &f.serves} {
@@ -149,7 +150,8 @@ func (f *Follower) prepare() {
 	}
 }
 
-// run is a Run under way: what it still waits for. A channel that is nil is not waited for, or not any more.
+// run is a Run in progress: the channels that it still waits for. A nil channel is not
+// waited for.
 type run struct {
 	f      *Follower
 	wg     *sync.WaitGroup
@@ -157,15 +159,15 @@ type run struct {
 	output outputs
 
 	started, running, serves <-chan struct{}
-	told                     chan error // the events have come to their end
-	ended                    bool       // f.Outcome may be read
+	told                     chan error // events has returned
+	ended                    bool       // f.Outcome may be read now
 	late                     *time.Ticker
-	tick                     <-chan time.Time // of late: output that comes after the end
-	taken                    int64            // of it, so far
+	tick                     <-chan time.Time // of late: for output that comes after the end
+	taken                    int64            // how much of it, so far
 	moved                    time.Time
 }
 
-// exit is the end of a Run.
+// exit is the result of a Run.
 type exit struct {
 	code int
 	err  error
@@ -178,7 +180,7 @@ func (r *run) close() {
 	}
 }
 
-// next takes whatever comes next; nil: the job is followed on.
+// next handles the next event; nil: following continues.
 func (r *run) next(ctx context.Context) *exit {
 	f := r.f
 	select {
@@ -189,7 +191,7 @@ func (r *run) next(ctx context.Context) *exit {
 	case <-r.started:
 		r.begin(ctx)
 	case <-r.serves:
-		if r.serves = nil; r.in.count > 0 { // it came up while it was asked to end, which has to be heard
+		if r.serves = nil; r.in.count > 0 { // it answers although it was asked to end: the end must come first
 			return nil
 		}
 		f.Say(fmt.Sprintf("job %[1]s goes on by itself: `sparkrun logs -f %[1]s` follows it, "+
@@ -215,23 +217,23 @@ func (r *run) next(ctx context.Context) *exit {
 	return nil
 }
 
-// begin reads the output of the first generation, and hands over the input.
+// begin starts reading the output of the first generation and sending the input.
 func (r *run) begin(ctx context.Context) {
 	r.started = nil
 	r.output.begin(ctx, launcher.Generation(r.f.First.Load()))
 	if r.f.In != nil {
-		go r.f.feed(ctx) // not joined: a read of a terminal ends with the process
+		go r.f.feed(ctx) // not joined: a read of a terminal ends only with the process
 	}
 }
 
-// goOn reads the output of a later generation, unless nobody does.
+// goOn reads the output of a later generation, if anybody reads.
 func (r *run) goOn(ctx context.Context, gen launcher.Generation) {
 	if !r.f.Detach {
 		r.output.goOn(ctx, gen)
 	}
 }
 
-// readingEnded takes the end of the reading, or its failure.
+// readingEnded handles the end of the reading, or its failure.
 func (r *run) readingEnded(ctx context.Context, err error) *exit {
 	f, o := r.f, &r.output
 	o.reading = false
@@ -251,11 +253,11 @@ func (r *run) readingEnded(ctx context.Context, err error) *exit {
 	return nil
 }
 
-// eventsEnded takes the end of the events: that of the job, or a failure.
+// eventsEnded handles the end of the events: the job's end, or a failure.
 func (r *run) eventsEnded(ctx context.Context, err error) *exit {
 	f := r.f
 	switch {
-	case f.Detach && f.running.Is() && r.in.count == 0: // it ran: how it went on is not waited for
+	case f.Detach && f.running.Is() && r.in.count == 0: // it ran: how it ends is not waited for
 		return &exit{}
 	case errors.Is(err, ErrOutput):
 		return &exit{code: f.OutputBroken(err, r.ended)}
@@ -267,7 +269,7 @@ func (r *run) eventsEnded(ctx context.Context, err error) *exit {
 		}
 		return &exit{launcher.ExitOwnFailure, err}
 	}
-	// All events of a short job come at once: what was told before the end comes first.
+	// All events of a short job arrive together: handle those before the end first.
 	if r.started != nil && f.started.Is() {
 		r.begin(ctx)
 	}
@@ -280,13 +282,13 @@ func (r *run) eventsEnded(ctx context.Context, err error) *exit {
 	if !r.output.reading || f.Rejected {
 		return &exit{code: f.finish(ctx, r.in.signal)}
 	}
-	// The output is a step behind. It is waited for as long as it moves.
+	// The output may be behind. Wait for it as long as it advances.
 	r.late = time.NewTicker(time.Second)
 	r.tick, r.taken, r.moved = r.late.C, f.Out.taken.Load(), time.Now()
 	return nil
 }
 
-// lateOutput gives up on output that has not moved for a while.
+// lateOutput gives up on output that has not advanced for a while.
 func (r *run) lateOutput(now time.Time) {
 	f := r.f
 	if n := f.Out.taken.Load(); n != r.taken || f.Out.busy.Load() {
@@ -299,13 +301,13 @@ func (r *run) lateOutput(now time.Time) {
 	}
 }
 
-// signalled takes a signal of the user's.
+// signalled handles a signal from the user.
 func (r *run) signalled(ctx context.Context, sig os.Signal) *exit {
 	f := r.f
 	switch {
 	case slices.Contains(app.Forwarded, sig):
 		r.wg.Go(func() { f.forward(ctx, sig.(syscall.Signal)) })
-	case r.ended: // only our own reader is slow
+	case r.ended: // only the reader of our output is slow
 		return &exit{code: cmp.Or(f.Outcome.ExitCode, app.ExitOf(sig))}
 	case sig == syscall.SIGHUP && !f.Standalone && r.in.count > 0:
 		f.Say(fmt.Sprintf("hung up: job %s was asked to end; `sparkrun ps` shows whether it has", f.Spec.ID))
@@ -321,22 +323,22 @@ func (r *run) signalled(ctx context.Context, sig os.Signal) *exit {
 	return nil
 }
 
-// outputs reads one generation's output after another.
+// outputs reads the output of one generation after the other.
 type outputs struct {
 	f       *Follower
 	wg      *sync.WaitGroup
-	read    chan error // one reading has ended
+	read    chan error // a reading has ended
 	reading bool
 	stop    context.CancelFunc
 	stopped bool
-	next    launcher.Generation // to be read when the reading has stopped
+	next    launcher.Generation // to be read when the current reading has stopped
 }
 
 func (o *outputs) begin(ctx context.Context, gen launcher.Generation) {
 	f := o.f
 	ctx, o.stop = context.WithCancel(ctx)
 	o.reading, o.stopped, o.next = true, false, 0
-	// Outages are told by events: one line is enough.
+	// Outages are reported by events: one line is enough.
 	trouble := app.Outage{Say: func(string) { f.troubled.Store(true) }}
 	r := OutputReader{Agent: f.Agent, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen,
 		Follow: true, launched: true, Outage: trouble}
@@ -349,14 +351,14 @@ func (o *outputs) begin(ctx context.Context, gen launcher.Generation) {
 // goOn reads a later generation once the reading of the one before has stopped.
 func (o *outputs) goOn(ctx context.Context, gen launcher.Generation) {
 	o.next, o.stopped = gen, true
-	o.stop() // what its nodes had has come, or they are away
+	o.stop() // its nodes have sent everything, or are away
 	if !o.reading {
 		o.f.Out.restart()
 		o.begin(ctx, gen)
 	}
 }
 
-// joined waits for goroutines, but not for one that a stuck terminal holds: the
+// joined waits for goroutines, but at most limit: one may be stuck in a terminal, and the
 // process is about to end.
 func joined(wg *sync.WaitGroup, limit time.Duration) {
 	done := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Input and Signal reach a job's ranks, or a command beside one.
+// Input and Signal reach a job's ranks, or a command beside a rank.
 type (
 	Input  func(context.Context, wire.InputRequest) error
 	Signal func(context.Context, wire.SignalRequest) error
@@ -28,11 +28,11 @@ func (f *Follower) signal(ctx context.Context, r wire.SignalRequest) error {
 	return wire.Signal.Call(ctx, f.Agent, r)
 }
 
-// inputChunk is read of our input and sent at once.
+// inputChunk is how much input is read and sent at once, in bytes.
 const inputChunk = 32 << 10
 
-// feed waits until every rank runs: before that, one that has no reader yet
-// looks like one that has ended.
+// feed waits until every rank runs: before that, a rank that has no reader yet looks like
+// one that has ended.
 func (f *Follower) feed(ctx context.Context) {
 	select {
 	case <-f.reading.c:
@@ -55,9 +55,10 @@ func (f *Follower) feed(ctx context.Context) {
 	}
 }
 
-// Feed sends our standard input to the job, from r's offset on, until either ends. It is read no
-// faster than the ranks do, and what is lost with an agent is sent again. It
-// tells whether the keys that detach were typed: the ranks' input goes on then.
+// Feed sends our standard input to the job, from r's offset on, until either ends. It is
+// read no faster than the ranks read it, and what is lost with an agent is sent again.
+// The result tells whether the keys that detach were typed: the ranks' input then stays
+// open.
 func Feed(ctx context.Context, to Input, r wire.InputRequest, in io.Reader, say func(string)) (detached bool) {
 	buf := make([]byte, inputChunk)
 	for at := r.Offset; ; {
@@ -72,7 +73,7 @@ func Feed(ctx context.Context, to Input, r wire.InputRequest, in io.Reader, say 
 		at += int64(n)
 		switch err := send(ctx, func() error { return to(ctx, r) }); {
 		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader), errors.Is(err, rendezvous.ErrJobEnded):
-			return false // as a pipe whose reader has gone
+			return false // like a pipe whose reader has gone
 		case err != nil:
 			say(fmt.Sprintf("the ranks get no more input: %v", err))
 			return false
@@ -82,8 +83,9 @@ func Feed(ctx context.Context, to Input, r wire.InputRequest, in io.Reader, say 
 	}
 }
 
-// keyboard is a raw terminal's input. Ctrl-D is a key there: it ends only when the terminal goes, and that
-// is no word to the rank. The signal that comes with it says what is to be done.
+// keyboard is the input of a raw terminal. Ctrl-D is a key there, so that its end means
+// that the terminal has gone, which must not end the rank's input: the signal that comes
+// with it decides what to do.
 type keyboard struct {
 	ctx context.Context
 	in  io.Reader
@@ -98,7 +100,7 @@ func (k *keyboard) Read(b []byte) (int, error) {
 	return 0, context.Cause(k.ctx)
 }
 
-// send asks until it has been heard.
+// send repeats ask until an agent has answered.
 func send(ctx context.Context, ask func() error) error {
 	var again app.Pause
 	for {
@@ -109,8 +111,8 @@ func send(ctx context.Context, ask func() error) error {
 	}
 }
 
-// forward passes a signal on to every rank. For TSTP we stop too, as the shell
-// that sent it expects, and CONT wakes both.
+// forward passes a signal on to every rank. TSTP stops us too, as the shell that sent it
+// expects; CONT then resumes us and the ranks.
 func (f *Follower) forward(ctx context.Context, sig syscall.Signal) {
 	f.passOn(ctx, sig)
 	if sig == syscall.SIGTSTP {
@@ -118,8 +120,8 @@ func (f *Follower) forward(ctx context.Context, sig syscall.Signal) {
 	}
 }
 
-// passOn sends one signal at a time: a CONT that overtook its TSTP would leave the
-// ranks suspended.
+// passOn sends one signal at a time: a CONT that overtook its TSTP would leave the ranks
+// suspended.
 func (f *Follower) passOn(ctx context.Context, sig syscall.Signal) {
 	f.passing.Lock()
 	defer f.passing.Unlock()
@@ -132,11 +134,11 @@ func (f *Follower) passOn(ctx context.Context, sig syscall.Signal) {
 	}
 }
 
-// resumeWithin bounds what a hang-up waits for.
+// resumeWithin bounds how long a hang-up waits for resume.
 const resumeWithin = 5 * time.Second
 
-// resume wakes ranks that were suspended through us, before we turn away from them:
-// nobody is left who could. A shell and the kernel do so for what they hang up.
+// resume continues ranks that were suspended through us before we leave them, since
+// nobody else would. A shell and the kernel do so for what they hang up.
 func (f *Follower) resume(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, resumeWithin)
 	done := make(chan struct{})
@@ -156,8 +158,7 @@ func (f *Follower) resume(ctx context.Context) {
 	}
 }
 
-// StopSelf stops this process, whose terminal, where it has one, is given back
-// meanwhile.
+// StopSelf stops this process; its terminal, if any, is restored meanwhile.
 func StopSelf(t *Terminal) {
 	stop := func() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
 	if t == nil {

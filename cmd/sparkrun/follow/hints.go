@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
-// rayHints say how to use a cluster that is ready.
+// rayHints say how to use a Ray cluster that is ready.
 func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
 	gcs, known := p.Ports[workloads.RayGCS]
 	if spec.Workload != "ray" || spec.MainStage().Name != workloads.RayHead || !known {
@@ -30,7 +30,8 @@ func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
 	return []string{fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First), submit}
 }
 
-// rayProgram is `ray` as the cluster's own stages run it, by its path where that was given.
+// rayProgram is `ray` as the cluster's own stages run it: with its path where that was
+// given.
 func rayProgram(spec launcher.Spec) string {
 	if argv := spec.Stages[0].Command(); len(argv) > 0 && len(argv[0]) == 1 {
 		return argv[0][0].Lit
@@ -38,8 +39,8 @@ func rayProgram(spec launcher.Spec) string {
 	return "ray"
 }
 
-// rayTakesJobs tells whether the head has the server of ray job, which is the dashboard's: of a flag that is
-// given twice the last counts.
+// rayTakesJobs tells whether the head serves `ray job`, which the dashboard does. Of a
+// repeated flag the last one counts.
 func rayTakesJobs(spec launcher.Spec) bool {
 	takes := true
 	argv := spec.Stages[0].Command()

@@ -13,17 +13,17 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// interrupts turns the user's signals into requests: end, kill, leave.
+// interrupts turns the user's signals into requests: end, kill, then leave.
 type interrupts struct {
 	f      *Follower
 	wg     *sync.WaitGroup
 	signal os.Signal // the first one
 	count  int
-	grace  *time.Duration     // that was asked for last
-	cancel context.CancelFunc // of the request before
+	grace  *time.Duration     // of the last request
+	cancel context.CancelFunc // cancels the request before
 }
 
-// take gives false when the user has asked a third time.
+// take returns false when the user has asked a third time.
 func (in *interrupts) take(ctx context.Context, sig os.Signal) bool {
 	if in.signal == nil {
 		in.signal = sig
@@ -43,14 +43,14 @@ func (in *interrupts) take(ctx context.Context, sig os.Signal) bool {
 	return true
 }
 
-// askAgain asks the next leader for what the last one may have taken along.
+// askAgain repeats to the next leader what the last one may have lost.
 func (in *interrupts) askAgain(ctx context.Context) {
 	if in.count > 0 {
 		in.stop(ctx, in.grace)
 	}
 }
 
-// stop asks until it has been heard; nil means the job's own grace.
+// stop repeats the request until a leader has answered; a nil grace means the job's own.
 func (in *interrupts) stop(ctx context.Context, grace *time.Duration) {
 	in.grace = grace
 	if in.cancel != nil {
@@ -65,7 +65,7 @@ func (in *interrupts) stop(ctx context.Context, grace *time.Duration) {
 			switch {
 			case err == nil, ctx.Err() != nil, errors.Is(err, rendezvous.ErrJobEnded):
 				return
-			case errors.Is(err, rendezvous.ErrNoJob) && !f.accepted.Is(): // not yet
+			case errors.Is(err, rendezvous.ErrNoJob) && !f.accepted.Is(): // not recorded yet
 			case !app.Passing(err):
 				f.Say(fmt.Sprintf("stop job %s: %v", f.Spec.ID, err))
 				return

@@ -9,8 +9,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// endWait is how long the end of a line is waited for. After that what there is
-// of it is shown: a question, or a row of dots.
+// endWait is how long the end of a line is awaited. After that the part that has arrived
+// is shown: a prompt, or a row of dots.
 const endWait = time.Second
 
 // lines moves whole lines into buf and keeps the rest.
@@ -34,7 +34,7 @@ func (p *Printer) lines(k TailKey, t *tail, data []byte, when time.Time) {
 	}
 }
 
-// line renders one line. next is the offset after it.
+// line prints one line. next is the offset after it.
 func (p *Printer) line(k TailKey, t *tail, text []byte, next int64, partial bool) {
 	switch {
 	case p.Grep != nil && !p.Grep.Match(text):
@@ -44,7 +44,7 @@ func (p *Printer) line(k TailKey, t *tail, text []byte, next int64, partial bool
 			begin-- // the newline
 		}
 		p.object(newOutputLine(k, t, begin, text, partial))
-	case t.shown && len(text) == 0 && !p.isOpen(k): // it was ended when another came between
+	case t.shown && len(text) == 0 && !p.isOpen(k): // it was ended already when another line was printed
 	default:
 		p.begin(k, t.when)
 		p.buf = append(append(p.buf, text...), '\n')
@@ -56,7 +56,8 @@ func (p *Printer) line(k TailKey, t *tail, text []byte, next int64, partial bool
 	}
 }
 
-// begin puts a stream's tag at the begin of a line, unless its own is open.
+// begin writes a stream's tag at the beginning of a line, unless the stream's own line is
+// still open.
 func (p *Printer) begin(k TailKey, when time.Time) {
 	if p.isOpen(k) {
 		return
@@ -64,23 +65,23 @@ func (p *Printer) begin(k TailKey, when time.Time) {
 	if p.open != nil && p.open.Stream == k.Stream {
 		p.buf, p.open = append(p.buf, '\n'), nil
 	}
-	_ = p.closeLine() // sticky: the next write tells
+	_ = p.closeLine() // sticky: the next write returns it
 	p.tag(k)
 	switch {
-	case p.Times && when.IsZero(): // its node does not know
+	case p.Times && when.IsZero(): // its node does not know the time
 		p.buf = fmt.Appendf(p.buf, "%-*s ", len(lineTime), "-")
 	case p.Times:
 		p.buf = append(when.UTC().AppendFormat(p.buf, lineTime), ' ')
 	}
 }
 
-// lineTime has one width, so that lines can be sorted by it.
+// lineTime has a fixed width, so that lines can be sorted by it.
 const lineTime = "2006-01-02T15:04:05.000Z"
 
 func (p *Printer) isOpen(k TailKey) bool { return p.open != nil && *p.open == k }
 
-// closeLine ends the line that was shown without its end. Only then may another
-// begin, or a remark.
+// closeLine ends a line that was shown without its end. Only then may another line or a
+// remark begin.
 func (p *Printer) closeLine() error {
 	if p.open == nil {
 		return p.failed
@@ -93,7 +94,7 @@ func (p *Printer) closeLine() error {
 	return p.put(to, []byte{'\n'})
 }
 
-// endLines shows all that waits for the end of its line.
+// endLines prints all lines that wait for their end.
 func (p *Printer) endLines() {
 	for _, k := range p.keys() {
 		if t := p.tails[k]; len(t.partial) > 0 && p.failed == nil {
@@ -104,8 +105,8 @@ func (p *Printer) endLines() {
 	_ = p.closeLine()
 }
 
-// awaitEnd sets the clock for a line that has no end yet. Whoever looks for
-// something wants whole lines.
+// awaitEnd starts the timer for a line that has no end yet. With Grep only whole lines
+// are shown.
 func (p *Printer) awaitEnd(t *tail) {
 	if len(t.partial) == 0 || p.Grep != nil {
 		return
@@ -118,7 +119,7 @@ func (p *Printer) awaitEnd(t *tail) {
 	}
 }
 
-// showOpen shows lines whose ends have not come for a while.
+// showOpen prints lines whose ends have not arrived for a while.
 func (p *Printer) showOpen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,14 +143,14 @@ func (p *Printer) showOpen() {
 			p.buf = append(p.buf, t.partial...)
 			p.open, t.partial, t.shown, t.taken = &k, t.partial[:0], true, time.Time{}
 		}
-		_ = p.write(k.Stream) // sticky: the next take tells
+		_ = p.write(k.Stream) // sticky: the next take returns it
 	}
 	if next > 0 {
 		p.timer = time.AfterFunc(next, p.showOpen)
 	}
 }
 
-// palette are the colours of ranks, by SGR number; red is left to errors.
+// palette are the ranks' colours, by SGR number; red is kept for errors.
 var palette = []int{36, 33, 32, 35, 34, 96, 93, 92, 95, 94}
 
 func (p *Printer) tag(k TailKey) {

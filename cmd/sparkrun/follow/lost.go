@@ -13,13 +13,11 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// lostPatience is how long the machine that was lost may take to tell what its
-// ranks wrote last.
+// lostPatience is how long the lost machine may take to send what its ranks wrote last.
 const lostPatience = 5 * time.Second
 
-// lostWith finds the machine whose loss a job failed of. No rank could tell the
-// end of those that it had, so that no rank is the cause; the leader's sentence
-// begins with the machine's name.
+// lostWith finds the machine whose loss ended a job. None of its ranks could report an
+// end, so no rank is the cause; the leader's sentence begins with the machine's name.
 func lostWith(j rendezvous.JobStatus) (rendezvous.Place, bool) {
 	if o := j.Outcome; o != nil && o.End == rendezvous.Failed && o.Root == nil {
 		for _, p := range j.Plan.Nodes {
@@ -31,8 +29,8 @@ func lostWith(j rendezvous.JobStatus) (rendezvous.Place, bool) {
 	return rendezvous.Place{}, false
 }
 
-// LastOfLost shows the last lines of the ranks that were lost with their machine:
-// they are on its disk, as far as they had got there.
+// LastOfLost gives the last lines of the ranks that were lost with their machine, as far
+// as they reached its disk.
 func LastOfLost(ctx context.Context, b *wire.Client, j rendezvous.JobStatus) []string {
 	p, lost := lostWith(j)
 	if !lost {

@@ -9,8 +9,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// notes are sparkrun's own lines on stderr. Saying one never blocks: a terminal
-// that has stopped reading must not keep a Ctrl-C from being heard.
+// notes are sparkrun's own lines on stderr. Printing one never blocks: a terminal that
+// has stopped reading must not keep Ctrl-C from working.
 type notes struct {
 	lines chan string
 	done  chan struct{}
@@ -30,8 +30,7 @@ func OpenNotes(w io.Writer) *notes {
 	return n
 }
 
-// Say drops the line when 64 are waiting already. It must not be called after
-// Close.
+// Say drops the line when 64 are waiting already. It must not be called after Close.
 func (n *notes) Say(line string) {
 	select {
 	case n.lines <- line:
@@ -39,7 +38,7 @@ func (n *notes) Say(line string) {
 	}
 }
 
-// Close waits for what was said to be written, but not for ever.
+// Close waits until the lines are written, but not for ever.
 func (n *notes) Close() {
 	n.close()
 	t := time.NewTimer(time.Second)

@@ -11,10 +11,10 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// The objects of --json, one a line.
+// The objects of --json, one per line.
 type (
-	// OutputLine is one line of a rank's output. What the rank wrote is Line or
-	// the bytes of Base64, and a newline unless Partial.
+	// OutputLine is one line of a rank's output. What the rank wrote is Line or the bytes
+	// of Base64, followed by a newline unless Partial.
 	OutputLine struct {
 		Type    string         `json:"type"` // "output"
 		Job     launcher.JobID `json:"job,omitempty"`
@@ -24,14 +24,14 @@ type (
 		Time    *time.Time     `json:"time,omitempty"` // by the node's clock, to a second or so
 		Offset  int64          `json:"offset"`
 		Line    *string        `json:"line,omitempty"`
-		Base64  []byte         `json:"base64,omitempty"` // in place of Line where it is no UTF-8
+		Base64  []byte         `json:"base64,omitempty"` // in place of Line where it is not UTF-8
 		Partial bool           `json:"partial,omitempty"`
 	}
 	eventLine struct {
 		Type string `json:"type"` // "event"
 		rendezvous.Progress
-		Rank *int `json:"rank,omitempty"` // of "exited", in place of Progress's
-		// URL is where a service answers ("serves").
+		Rank *int `json:"rank,omitempty"` // of "exited", in place of Progress.Rank
+		// URL is the address of a service ("serves").
 		URL string `json:"url,omitempty"`
 	}
 	noteLine struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// OutputReader brings a job's output to a printer. The printer's cursors make
-// every try go on where the last one ended.
+// OutputReader reads a job's output into a printer. With the printer's cursors each
+// attempt continues where the last one ended.
 type OutputReader struct {
 	Agent  *wire.Client
 	Out    *Printer
@@ -23,15 +23,15 @@ type OutputReader struct {
 	Hosts  []string
 	From   launcher.From
 	Follow bool
-	// Generation is that to read; 0 = the latest.
+	// Generation is the one to read; 0 = the latest.
 	Generation launcher.Generation
-	// launched: the job is known to exist. A node that does not know it yet is
-	// asked again, and nothing that passes ends the reading.
+	// launched: the job is known to exist. A node that does not know it yet is asked
+	// again, and no passing error ends the reading.
 	launched bool
 	Outage   app.Outage
 }
 
-// Run returns nil once there is no more to come.
+// Run returns nil once all output has been read.
 func (r *OutputReader) Run(ctx context.Context) error {
 	var again app.Pause
 	for first := true; ; first = false {
@@ -53,13 +53,13 @@ func (r *OutputReader) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, errGap):
-		case r.launched && errors.Is(err, rendezvous.ErrNoJob): // the record is on its way here
+		case r.launched && errors.Is(err, rendezvous.ErrNoJob): // the record has not reached that node yet
 		case !app.Passing(err), first && !r.launched && errors.Is(err, node.ErrNoAgent):
 			return err
 		case !r.Follow && r.Outage.Lasted() > app.Patience:
 			return err
 		default:
-			if time.Since(begun) > time.Second { // it had been open
+			if time.Since(begun) > time.Second { // the stream was open for a while
 				again.Reset()
 			}
 			r.Outage.Failed(fmt.Sprintf("the output is cut off (%v); waiting for it", err))
@@ -70,7 +70,7 @@ func (r *OutputReader) Run(ctx context.Context) error {
 	}
 }
 
-// PrintID ends a launch that does not stay; goesOn: the job has not ended before.
+// PrintID ends a launch that does not wait; goesOn: the job has not ended yet.
 func PrintID(a *app.App, spec launcher.Spec, onlyOn string, goesOn, json bool) error {
 	if json {
 		return a.Object(struct {

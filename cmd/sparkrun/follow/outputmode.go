@@ -38,7 +38,7 @@ func (m *OutputMode) Set(text string) error {
 	return nil
 }
 
-// Settle brings --json and --output together.
+// Settle combines --json and --output.
 func (m *OutputMode) Settle(json *bool) error {
 	if *json && m.Kind != "" && m.Kind != "json" {
 		return app.Usagef("--json and --output %s: give one of them", m.Kind)
@@ -47,8 +47,7 @@ func (m *OutputMode) Settle(json *bool) error {
 	return nil
 }
 
-// OpenPrinter makes what shows output. files refuse a folder in which there is
-// output already.
+// OpenPrinter makes the printer. With files it refuses a folder that has output already.
 func OpenPrinter(a *app.App, m OutputMode, json bool) (*Printer, error) {
 	p := NewPrinter(a.Out, a.Err)
 	p.json, p.raw = json, m.Kind == "raw"
@@ -61,7 +60,7 @@ func OpenPrinter(a *app.App, m OutputMode, json bool) (*Printer, error) {
 	return p, err
 }
 
-// outputFiles are a folder's files rank-N.out and rank-N.err, made when there is
+// outputFiles are a folder's files rank-N.out and rank-N.err, each made when there is
 // something to write.
 type outputFiles struct {
 	dir  string
@@ -85,7 +84,7 @@ func openOutputFiles(dir string) (*outputFiles, error) {
 	return &outputFiles{dir: dir, open: map[TailKey]*os.File{}}, nil
 }
 
-// of gives the file of one stream.
+// of gives a stream's file.
 func (o *outputFiles) of(k TailKey) (*os.File, error) {
 	if f := o.open[k]; f != nil {
 		return f, nil

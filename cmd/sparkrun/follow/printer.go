@@ -19,34 +19,34 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// MaxLine bounds what is kept of a line whose end has not come, in bytes. A
-// longer one is cut there and goes on under a tag of its own.
+// MaxLine bounds how much of a line is kept while its end has not arrived, in bytes. A
+// longer line is cut there and continues after a tag of its own.
 const MaxLine = 1 << 20
 
-// Printer merges the output of all ranks, whole lines at a time, and remembers
-// how far each has come. It may be told the same bytes twice.
+// Printer merges the output of all ranks, whole lines at a time, and remembers how far
+// each has got. It may be given the same bytes twice.
 type Printer struct {
 	out, err             io.Writer
 	outColour, errColour bool
-	json                 bool              // objects to out, nothing to err
-	raw                  bool              // bytes as they come
-	files                *outputFiles      // to these, as they come; nil: to out and err
-	Times                bool              // the time of each line behind its tag
+	json                 bool              // objects to out; err is not used
+	raw                  bool              // bytes as they arrive
+	files                *outputFiles      // to these files; nil: to out and err
+	Times                bool              // print each line's time after its tag
 	Grep                 *regexp.Regexp    // only lines that it matches; nil: all
-	Note                 func(line string) // remarks of nodes; not used with json
+	Note                 func(line string) // nodes' remarks; not used with json
 
 	mu       sync.Mutex
 	width    int // of the widest rank's number
 	tails    map[TailKey]*tail
-	open     *TailKey             // whose line without an end is the last thing shown
-	timer    *time.Timer          // until a line without an end is shown
+	open     *TailKey             // whose unfinished line was shown last
+	timer    *time.Timer          // until an unfinished line is shown
 	lastNote map[string]string    // by host
 	away     map[string]bool      // hosts whose output is missing
 	buf      []byte               // for one write
 	failed   error                // sticky
-	ended    *rendezvous.Progress // with json: the end of the event log, told last
+	ended    *rendezvous.Progress // with json: the job's end, printed last
 
-	taken atomic.Int64 // chunks taken in full: tells a stalled stream from a slow reader
+	taken atomic.Int64 // chunks completely taken: tells a stalled stream from a slow reader
 	busy  atomic.Bool  // a write has not returned
 }
 
@@ -56,26 +56,26 @@ type TailKey struct {
 	Stream wire.Stream
 }
 
-// tail is one output of one rank.
+// tail is the state of one stream of one rank.
 type tail struct {
 	host    string
-	next    int64  // the offset that has not been taken yet
-	partial []byte // taken, not shown, and waiting for the end of its line
+	next    int64  // the next offset to take
+	partial []byte // taken but not shown: it waits for the end of its line
 	gapAt   int64  // where bytes were missing once, or -1
 
 	job   launcher.JobID
-	taken time.Time // when partial began to wait; zero: it does not
-	when  time.Time // of the line's beginning, as its node says
-	shown bool      // the line's beginning has been
+	taken time.Time // when partial began to wait; zero: it does not wait
+	when  time.Time // of the line's beginning, by its node's clock
+	shown bool      // the line's beginning has been shown
 }
 
-// ErrOutput is wrapped by what a printer returns when nobody takes its output.
+// ErrOutput is wrapped by a printer's errors when its output cannot be written.
 var ErrOutput = errors.New("write output")
 
-// errGap asks for the output again from the cursors on.
+// errGap asks for the output again, from the cursors on.
 var errGap = errors.New("output arrived with bytes missing")
 
-// NewPrinter prints whole lines with their rank before them.
+// NewPrinter prints whole lines, each with its rank in front.
 func NewPrinter(out, err io.Writer) *Printer {
 	return &Printer{
 		out: out, err: err, Note: func(string) {},
@@ -90,7 +90,7 @@ func (p *Printer) World(n int) {
 	p.width = max(p.width, len(strconv.Itoa(max(n-1, 0))))
 }
 
-// cursors say where to go on reading.
+// cursors say where reading continues.
 func (p *Printer) cursors() []wire.Cursor {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,9 +107,9 @@ func (p *Printer) keys() []TailKey {
 	})
 }
 
-// take prints the lines that a chunk completes. What has been taken before is
-// dropped. A chunk that leaves bytes out is refused once with errGap; if they
-// are missing again they are gone, and that is said.
+// take prints the lines that a chunk completes. What was taken before is dropped. A chunk
+// that skips bytes is refused once with errGap; if they are missing again they are gone,
+// and a remark says so.
 func (p *Printer) take(c wire.LogChunk) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,7 +157,7 @@ func (p *Printer) take(c wire.LogChunk) error {
 	return p.write(k.Stream)
 }
 
-// tail finds a chunk's stream, or begins it.
+// tail finds a chunk's stream, or adds it.
 func (p *Printer) tail(c wire.LogChunk) (TailKey, *tail) {
 	k := TailKey{c.Rank, c.Stream}
 	t := p.tails[k]
@@ -170,8 +170,8 @@ func (p *Printer) tail(c wire.LogChunk) (TailKey, *tail) {
 	return k, t
 }
 
-// skip follows a chunk that says where a stream goes on: at its last lines, or
-// behind bytes that are not kept. A line that they cut ends there.
+// skip handles a chunk that says where a stream continues: at its last lines, or after
+// bytes that are no longer kept. A line cut by that ends there.
 func (p *Printer) skip(c wire.LogChunk) error {
 	if c.Stream == "" {
 		return nil
@@ -187,7 +187,7 @@ func (p *Printer) skip(c wire.LogChunk) error {
 	return p.write(k.Stream)
 }
 
-// remark passes on what a node says beside the output, once in a row.
+// remark prints what a node says about the output; a repetition is dropped.
 func (p *Printer) remark(c wire.LogChunk) error {
 	if c.Note == "" || p.lastNote[c.Host] == c.Note {
 		return nil
@@ -202,7 +202,7 @@ func (p *Printer) remark(c wire.LogChunk) error {
 	return p.write(wire.Stdout)
 }
 
-// event prints a step of the job's event log, with json alone.
+// event prints a step of the job's event log; only with json.
 func (p *Printer) event(e rendezvous.Progress) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,7 +210,7 @@ func (p *Printer) event(e rendezvous.Progress) error {
 		return p.failed
 	}
 	if e.Step == rendezvous.StepEnded {
-		p.ended = &e // told last: output may still be on its way
+		p.ended = &e // printed last: output may still arrive
 		return nil
 	}
 	return p.tell(e)
@@ -228,7 +228,7 @@ func (p *Printer) tell(e rendezvous.Progress) error {
 	return p.write(wire.Stdout)
 }
 
-// Flush prints the last lines that have no end, and the end of the event log.
+// Flush prints the last unfinished lines, and then the end of the event log.
 func (p *Printer) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,8 +248,8 @@ func (p *Printer) Flush() error {
 	return p.failed
 }
 
-// restart forgets how far each rank has come: the next generation writes files
-// of its own. Lines without an end are printed as they are.
+// restart resets the cursors, since the next generation writes new files. Unfinished
+// lines are printed as they are.
 func (p *Printer) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,15 +257,15 @@ func (p *Printer) restart() {
 	p.tails = map[TailKey]*tail{}
 }
 
-// Missing names the hosts that did not answer.
+// Missing lists the hosts that did not answer.
 func (p *Printer) Missing() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.away))
 }
 
-// write sends buf on its way in one call, so that lines stay whole among other
-// writers of the same terminal.
+// write writes buf in one call, so that lines stay whole among other writers to the same
+// terminal.
 func (p *Printer) write(s wire.Stream) error {
 	if len(p.buf) == 0 {
 		return nil
@@ -282,7 +282,7 @@ func (p *Printer) write(s wire.Stream) error {
 	return err
 }
 
-// copy passes bytes on as they are.
+// copy writes bytes unchanged.
 func (p *Printer) copy(k TailKey, data []byte) error {
 	to := p.out
 	switch {
@@ -308,7 +308,7 @@ func (p *Printer) put(to io.Writer, b []byte) error {
 	p.busy.Store(false)
 	if err != nil {
 		if path, ok := errors.AsType[*fs.PathError](err); ok && p.files == nil {
-			err = path.Err // "write /dev/stdout: " says it twice
+			err = path.Err // its text would repeat "write"
 		}
 		p.failed = fmt.Errorf("%w: %w", ErrOutput, err)
 	}

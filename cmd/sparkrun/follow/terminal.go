@@ -19,18 +19,18 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Terminal is the caller's, whose every key goes to a rank while it is raw.
+// Terminal is the caller's terminal; while it is raw, every key goes to a rank.
 type Terminal struct {
 	fd int
 
 	mu     sync.Mutex
-	cooked *term.State // as it was; nil: it is so
+	cooked *term.State // the state to restore; nil: it is not raw
 }
 
-// ErrNoTerminal is said as docker does.
+// ErrNoTerminal has docker's words.
 var ErrNoTerminal = errors.New("the input device is not a TTY")
 
-// TerminalOf fails where a command's input is no terminal.
+// TerminalOf fails where the input is no terminal.
 func TerminalOf(in io.Reader) (*Terminal, error) {
 	f, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -39,7 +39,7 @@ func TerminalOf(in io.Reader) (*Terminal, error) {
 	return &Terminal{fd: int(f.Fd())}, nil
 }
 
-// Window is its size; one that does not know it, or is none, is 80 by 24.
+// Window is the terminal's size; 80 by 24 where that is not known.
 func (t *Terminal) Window() launcher.Window {
 	if t == nil {
 		return launcher.Window{Rows: 24, Cols: 80}
@@ -48,12 +48,12 @@ func (t *Terminal) Window() launcher.Window {
 	if err != nil || cols <= 0 || rows <= 0 {
 		return launcher.Window{Rows: 24, Cols: 80}
 	}
-	return launcher.Window{Rows: uint16(rows), Cols: uint16(cols)} // struct winsize has no more
+	return launcher.Window{Rows: uint16(rows), Cols: uint16(cols)} // struct winsize has 16 bits for each
 }
 
-// InForeground is an input that, where it is a terminal, is read only by who is
-// in its foreground: the kernel stops any other with SIGTTIN (termios(3)), and a
-// launch that was sent to the background shall go on.
+// InForeground wraps an input so that a terminal is read only while we are in its
+// foreground. The kernel stops any other reader with SIGTTIN (termios(3)), and a launch
+// in the background must continue.
 func InForeground(in io.Reader) io.Reader {
 	f, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -64,30 +64,30 @@ func InForeground(in io.Reader) io.Reader {
 
 type foreground struct {
 	f  *os.File
-	fd int // f's: who closes f while it is read must not meet a look at it
+	fd int // of f: f may be closed during a read, and must not be used then
 }
 
-// backgroundPause lies between two looks at a terminal that is another's: that
-// it has become ours is told by nothing.
+// backgroundPause is the interval at which we check whether we are in the foreground
+// again, since no event says so.
 const backgroundPause = 250 * time.Millisecond
 
 func (r *foreground) Read(b []byte) (int, error) {
 	for {
-		// Waiting stops nobody. A line that comes while another is in the
-		// foreground is for them.
+		// Polling stops nobody. A line that arrives while another process is in the
+		// foreground is for that process.
 		_, err := unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, -1)
 		if err != nil && err != unix.EINTR {
 			return 0, fmt.Errorf("read the terminal: %w", err)
 		}
 		group, gerr := unix.IoctlGetInt(r.fd, unix.TIOCGPGRP)
-		if err == nil && (gerr != nil || group == unix.Getpgrp()) { // with an error it is not our controlling terminal
+		if err == nil && (gerr != nil || group == unix.Getpgrp()) { // an error: it is not our controlling terminal
 			return r.f.Read(b)
 		}
 		time.Sleep(backgroundPause)
 	}
 }
 
-// Raw hands its keys on as they are typed, until restore.
+// Raw makes the terminal pass on each key as it is typed, until Restore.
 func (t *Terminal) Raw() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,17 +102,17 @@ func (t *Terminal) Raw() error {
 	return nil
 }
 
-// Restore may be called at any time, and again.
+// Restore may be called at any time, also repeatedly.
 func (t *Terminal) Restore() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.cooked != nil {
-		_ = term.Restore(t.fd, t.cooked) // a terminal that has gone needs none
+		_ = term.Restore(t.fd, t.cooked) // a terminal that has gone needs no restoring
 		t.cooked = nil
 	}
 }
 
-// stopped runs what stops this process: a shell wants its terminal as it was.
+// stopped runs stop, which stops this process, with the terminal restored for the shell.
 func (t *Terminal) stopped(stop func()) {
 	t.mu.Lock()
 	was := t.cooked != nil
@@ -124,7 +124,7 @@ func (t *Terminal) stopped(stop func()) {
 	}
 }
 
-// Resizes keeps a rank's terminal as large as ours until ctx ends.
+// Resizes keeps a rank's terminal at the size of ours until ctx ends.
 func (t *Terminal) Resizes(ctx context.Context, to Input, r wire.InputRequest, say func(string)) {
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGWINCH)
@@ -148,7 +148,7 @@ func (t *Terminal) Resizes(ctx context.Context, to Input, r wire.InputRequest, s
 	}
 }
 
-// RawLines makes lines of ours begin at the left of a raw terminal.
+// RawLines makes our own lines begin at the left margin of a raw terminal.
 type RawLines struct{ To io.Writer }
 
 func (w RawLines) Write(b []byte) (int, error) {

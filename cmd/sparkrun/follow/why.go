@@ -11,12 +11,13 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
-// whyLines bounds what is shown of a trace: a screen, not a book.
+// whyLines bounds how many lines of a trace are shown: about a screen.
 const whyLines = 24
 
-// Why explains a failure on less than a screen: the trace of the rank that failed
-// first or, without one, the last lines that it wrote; then who else failed by
-// itself. Of an Open MPI job the ranks are mpirun and its daemons, whose good end says nothing.
+// Why explains a failure in less than a screen: the trace of the rank that failed first,
+// or without a trace the last lines that it wrote; then the ranks that failed by
+// themselves. In an Open MPI job the ranks are mpirun and its daemons, whose normal end
+// says nothing.
 func Why(o rendezvous.Outcome, spec launcher.Spec) []string {
 	var out []string
 	if r := o.Root; r != nil {
@@ -49,7 +50,7 @@ func Why(o rendezvous.Outcome, spec launcher.Spec) []string {
 	return out
 }
 
-// RankNames names ranks in rising order, runs of them by their ends.
+// RankNames lists ranks in rising order; a range is shown by its ends.
 func RankNames(ranks []int) string {
 	var parts []string
 	for i := 0; i < len(ranks); {
@@ -69,7 +70,7 @@ func RankNames(ranks []int) string {
 	return "ranks " + strings.Join(parts, ",")
 }
 
-// later says how much later than the cause another failure came.
+// later says how much later than the cause another rank failed.
 func later(root *launcher.RankExit, e launcher.RankExit) string {
 	if root == nil || !e.Time.After(root.Time) {
 		return ""
@@ -88,8 +89,8 @@ func indented(text string) []string {
 	return lines
 }
 
-// flagFor names the flag of an engine's launch that a machine's refusal, which knows of none, asks for;
-// empty: it asks for none.
+// flagFor names the launch flag that would overcome a machine's refusal; the refusal
+// itself knows no flags. Empty: there is none.
 func flagFor(cause, workload string) string {
 	e, serves := engine.Named(workload)
 	switch {

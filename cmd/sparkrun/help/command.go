@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Output is where help goes.
+// Output is where help is written.
 type Output struct {
 	TTY   bool   // standard output is a terminal
-	Pager string // a command of the shell that shows a chapter there; empty: none
+	Pager string // a shell command that shows a chapter on a terminal; empty: none
 	Usage func(format string, args ...any) error
 }
 
@@ -30,7 +30,7 @@ too, where a package has installed them: man sparkrun-serving.`,
 		Example: `  sparkrun help
   sparkrun help troubleshooting
   sparkrun help launch vllm`,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // it asks no cluster
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil }, // help needs no cluster
 		ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := cmd.Root()
@@ -62,7 +62,7 @@ too, where a package has installed them: man sparkrun-serving.`,
 	}
 }
 
-// complete offers topics and commands, and behind a command those below it.
+// complete offers topics and commands, and after a command its subcommands.
 func complete(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var out []string
 	above, _, err := cmd.Root().Find(args)
@@ -83,7 +83,7 @@ func complete(cmd *cobra.Command, args []string, _ string) ([]string, cobra.Shel
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// show writes text, through the pager where a person reads it.
+// show writes text, through the pager if it goes to a terminal.
 func (o Output) show(out io.Writer, text string) error {
 	if !o.TTY || o.Pager == "" {
 		_, err := io.WriteString(out, text)

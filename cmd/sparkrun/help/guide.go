@@ -1,7 +1,8 @@
-// Package help decides how the program explains itself: which part of a command's help a screen gets, and
-// what the chapters of the guide are.
+// Package help decides how the program explains itself: which part of a command's help
+// fits a screen, and what the chapters of the guide are.
 //
-// It must not know a command: the tree of commands is handed to it, and tells in annotations which flags are common.
+// It must not know a command: it is given the tree of commands, whose annotations say
+// which flags are common.
 package help
 
 import (
@@ -18,14 +19,14 @@ var files embed.FS
 // Topic is a chapter of the guide: what `sparkrun help NAME` shows, and the page sparkrun-NAME(7).
 type Topic struct {
 	Name, Title string
-	Text        string // Markdown whose tables are aligned, which a terminal shows as it is
+	Text        string // Markdown with aligned tables, readable on a terminal as it is
 }
 
 // Topics are all chapters, by name.
 func Topics() []Topic {
 	entries, err := files.ReadDir(".")
 	if err != nil {
-		panic(err) // of an embedded folder
+		panic(err) // cannot happen: the folder is embedded
 	}
 	var out []Topic
 	for _, e := range entries {
@@ -39,7 +40,8 @@ func Topics() []Topic {
 	return out
 }
 
-// chapters names the chapters beside which a command's help is read; of a group they are its commands', too.
+// chapters lists the chapters that go with a command's help; a group's chapters also go
+// with its subcommands.
 var chapters = map[string][]string{
 	"sparkrun":                  {"install", "jobs", "habits", "troubleshooting"},
 	"sparkrun launch":           {"jobs", "containers", "security"},
@@ -82,10 +84,11 @@ var chapters = map[string][]string{
 	"sparkrun raft":             {"backup"},
 }
 
-// OwnChapters is the annotation of a command that names its chapters itself, with blanks between them.
+// OwnChapters is the annotation of a command that lists its chapters itself, separated by
+// blanks.
 const OwnChapters = "chapters"
 
-// Chapters names the chapters to read beside a command's help.
+// Chapters lists the chapters that go with a command's help.
 func Chapters(cmd *cobra.Command) []string {
 	for c := cmd; c.HasParent() || c == cmd; c = c.Parent() {
 		if own := c.Annotations[OwnChapters]; own != "" {
@@ -98,7 +101,8 @@ func Chapters(cmd *cobra.Command) []string {
 	return nil
 }
 
-// near gives the words that somebody may have meant, best first by how a command's own suggestions work.
+// near gives the words that may have been meant, best first, by cobra's rules for
+// suggestions.
 func near(words []string, typed string) []string {
 	all := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, w := range words {

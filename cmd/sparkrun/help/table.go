@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// align pads the tables of a chapter: in the files their cells stand as they are written, in a terminal below each other.
+// align pads the tables of a chapter, so that their columns line up on a terminal.
 func align(text string) string {
 	var out strings.Builder
 	var table [][]string

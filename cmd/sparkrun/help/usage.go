@@ -9,22 +9,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Screen is how many lines --help takes at most; --help=all has no bound.
+// Screen is the most lines that --help prints; --help=all has no bound.
 const Screen = 45
 
 const (
 	groupKey  = "sparkrun/group"  // of a flag: the heading under which --help=all has it
-	commonKey = "sparkrun/common" // of a flag with a group: --help has it, too
+	commonKey = "sparkrun/common" // of a flag in a group: --help shows it too
 )
 
-// Group puts flags of fs under a heading of --help=all; --help leaves those out that are not Common.
+// Group puts flags of fs under a heading of --help=all; --help leaves out those that are
+// not Common.
 func Group(fs *pflag.FlagSet, heading string, flags ...string) {
 	for _, name := range flags {
 		annotate(fs, name, groupKey, heading)
 	}
 }
 
-// Common has --help show flags that are in a group.
+// Common has --help show these flags although they are in a group.
 func Common(fs *pflag.FlagSet, flags ...string) {
 	for _, name := range flags {
 		annotate(fs, name, commonKey, "")
@@ -33,7 +34,7 @@ func Common(fs *pflag.FlagSet, flags ...string) {
 
 func annotate(fs *pflag.FlagSet, name, key, value string) {
 	if err := fs.SetAnnotation(name, key, []string{value}); err != nil {
-		panic(err) // there is no such flag
+		panic(err) // no such flag
 	}
 }
 
@@ -43,10 +44,10 @@ type Nouns []struct {
 	Commands []*cobra.Command
 }
 
-// modeFlag is --help: alone it is cobra's, with "all" it asks for all there is.
+// modeFlag is --help: alone it is cobra's; "all" asks for everything.
 type modeFlag struct{ asked, all bool }
 
-func (m *modeFlag) Type() string { return "bool" } // cobra looks for that
+func (m *modeFlag) Type() string { return "bool" } // cobra requires that
 
 func (m *modeFlag) String() string { return fmt.Sprint(m != nil && m.asked) }
 
@@ -90,7 +91,7 @@ func Install(root *cobra.Command, nouns Nouns, o Output) {
 	root.AddCommand(command)
 }
 
-// Of is a command's help: what fits a Screen, or all.
+// Of is a command's help: as much as fits a Screen, or all.
 func Of(cmd *cobra.Command, all bool) string {
 	text := render(cmd, true)
 	if all || strings.Count(text, "\n") <= Screen {
@@ -131,7 +132,8 @@ func usageLine(cmd *cobra.Command) string {
 	return cmd.UseLine()
 }
 
-// commands lists those below cmd: a line each, or where there are groups and little room, a line a group.
+// commands lists the commands below cmd, one per line; in groups where there is little
+// room, one group per line.
 func commands(b *strings.Builder, cmd *cobra.Command, all bool) {
 	if !cmd.HasAvailableSubCommands() {
 		return
@@ -180,7 +182,8 @@ func topics(b *strings.Builder, titles bool) {
 	}
 }
 
-// flags lists a command's flags and gives, where some are left out, a word about how many.
+// flags lists a command's flags; where it leaves some out, it returns a note saying how
+// many.
 func flags(b *strings.Builder, cmd *cobra.Command, all bool) string {
 	own, shared := pflag.NewFlagSet("", 0), pflag.NewFlagSet("", 0)
 	groups := map[string]*pflag.FlagSet{}
@@ -207,7 +210,7 @@ func flags(b *strings.Builder, cmd *cobra.Command, all bool) string {
 	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { add(f, own) })
 	every := shared
 	if !all && cmd.HasParent() {
-		every = nil // --context and --help stand in the root's help
+		every = nil // the root's help has --context and --help
 	}
 	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { add(f, every) })
 	write := func(heading string, fs *pflag.FlagSet) {

@@ -17,7 +17,7 @@ import (
 
 type attachOptions struct {
 	job     string
-	rank    *int // nil: that of the job's --stdin
+	rank    *int // nil: the rank of the job's --stdin
 	noStdin bool
 	keys    follow.DetachKeys
 	tail    int
@@ -84,7 +84,7 @@ func runAttach(ctx context.Context, a *app.App, o attachOptions) error {
 	return followAttached(ctx, a, b, j, s, o)
 }
 
-// find looks up the job, and what of it is attached to.
+// find looks up the job, and the part of it to attach to.
 func (o attachOptions) find(ctx context.Context, b *wire.Client) (rendezvous.JobStatus, attachment, error) {
 	jobs, err := wire.Jobs.Call(ctx, b, wire.Empty{})
 	if err != nil {
@@ -101,13 +101,13 @@ func (o attachOptions) find(ctx context.Context, b *wire.Client) (rendezvous.Job
 	return j, s, err
 }
 
-// attachment is what of a job somebody attaches to.
+// attachment is the part of a job that a user attaches to.
 type attachment struct {
-	only  []int // whose output; none: everybody's
-	rank  int   // whose input, or terminal
+	only  []int // ranks whose output is shown; none: all
+	rank  int   // the rank of the input or terminal
 	input bool
 	tty   bool
-	at    int64 // where that input goes on
+	at    int64 // the offset at which its input continues
 }
 
 func (o attachOptions) attachment(j rendezvous.JobStatus) (attachment, error) {
@@ -131,14 +131,14 @@ func (o attachOptions) attachment(j rendezvous.JobStatus) (attachment, error) {
 		s.rank, s.input = n, true
 	}
 	if st.HasTTY(s.rank) {
-		s.tty, s.only = true, []int{s.rank} // bytes that mix with no others
+		s.tty, s.only = true, []int{s.rank} // a terminal's output must not mix with other ranks'
 	}
 	s.input = s.input && !o.noStdin
 	return s, nil
 }
 
-// inputAt asks where a rank's input goes on, and by that whether it may be
-// written to. One that does not read yet, or no more, has had none.
+// inputAt asks where a rank's input continues; the answer also tells whether it accepts
+// input. A rank that does not read yet, or no longer, has had none.
 func inputAt(ctx context.Context, b *wire.Client, j rendezvous.JobStatus, rank int) (int64, error) {
 	at, err := wire.InputAt.Call(ctx, b, wire.InputAtRequest{Job: string(j.Spec.ID), Rank: rank})
 	switch {
@@ -150,7 +150,7 @@ func inputAt(ctx context.Context, b *wire.Client, j rendezvous.JobStatus, rank i
 	return at.Offset, err
 }
 
-// followAttached follows the job as attached.
+// followAttached follows the job of the attachment.
 func followAttached(ctx context.Context, a *app.App, b *wire.Client, j rendezvous.JobStatus, s attachment,
 	o attachOptions) error {
 	mode := follow.OutputMode{}
@@ -162,7 +162,7 @@ func followAttached(ctx context.Context, a *app.App, b *wire.Client, j rendezvou
 		return err
 	}
 	out.World(j.Plan.World)
-	signals, stop := a.Signals() // the job's business from here on
+	signals, stop := a.Signals() // from here on signals are for the job
 	defer stop()
 	f := follow.Follower{
 		Agent: b, Spec: j.Spec, Out: out, Signals: signals, Only: s.only, World: j.Plan.World,

@@ -98,7 +98,7 @@ func runExec(ctx context.Context, a *app.App, o execOptions) error {
 		defer v.terminal.Restore()
 		w := v.terminal.Window()
 		v.r.TTY = &w
-		if term, ok := a.Getenv("TERM"); ok { // what it draws is for this one to show
+		if term, ok := a.Getenv("TERM"); ok { // what the command draws is shown on our terminal
 			v.r.Env = []string{"TERM=" + term}
 		}
 	}
@@ -107,23 +107,23 @@ func runExec(ctx context.Context, a *app.App, o execOptions) error {
 	return app.Exits(v.run(ctx, signals))
 }
 
-// execSession is one command in a rank's place.
+// execSession is one exec session: a command in a rank's place.
 type execSession struct {
 	agent    *wire.Client
 	r        wire.ExecRequest
 	in       io.Reader
 	out, err io.Writer
-	terminal *follow.Terminal // in's, where the command has one
+	terminal *follow.Terminal // of in, where the command has a terminal
 	say      func(string)
 
 	began follow.Flagged
-	exit  *launcher.Exit // as told
+	exit  *launcher.Exit // as the node reported it
 }
 
-// run returns the exit code, or an error of sparkrun's own.
+// run returns the exit code, or an error of sparkrun itself.
 func (v *execSession) run(ctx context.Context, signals <-chan os.Signal) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // which ends the command, wherever it is
+	defer cancel() // this ends the command, wherever it runs
 	told := make(chan error, 1)
 	go func() {
 		told <- wire.Exec.Call(ctx, v.agent, v.r, func(c wire.ExecChunk) error { return v.hear(ctx, c) })
@@ -148,14 +148,14 @@ func (v *execSession) run(ctx context.Context, signals <-chan os.Signal) (int, e
 	}
 }
 
-// hear takes one thing that is told about the command.
+// hear handles one message about the command.
 func (v *execSession) hear(ctx context.Context, c wire.ExecChunk) error {
 	switch {
 	case c.Began != "":
-		v.r.Job = string(c.Began) // a name may soon be another's
+		v.r.Job = string(c.Began) // by then the name may belong to another job
 		v.began.Set()
 		if v.r.Stdin || v.r.TTY != nil {
-			go v.feed(ctx) // not joined: a read of a terminal ends with the process
+			go v.feed(ctx) // not joined: a read of a terminal ends only with the process
 		}
 	case c.Exit != nil:
 		v.exit = c.Exit
@@ -176,7 +176,7 @@ func wroteAll(_ int, err error) error {
 
 func (v *execSession) finish(err error) (int, error) {
 	if v.terminal != nil {
-		v.terminal.Restore() // before anything is said
+		v.terminal.Restore() // before any line is printed
 	}
 	switch {
 	case errors.Is(err, syscall.EPIPE):
@@ -195,7 +195,7 @@ func (v *execSession) finish(err error) (int, error) {
 	return launcher.ExitOwnFailure, err
 }
 
-// feed hands our standard input to the command.
+// feed sends our standard input to the command.
 func (v *execSession) feed(ctx context.Context) {
 	r := wire.InputRequest{Job: v.r.Job}
 	if v.terminal != nil {
@@ -218,7 +218,7 @@ func (v *execSession) signal(ctx context.Context, r wire.SignalRequest) error {
 		Signal: r.Signal})
 }
 
-// pass hands a signal on, and stops us too where the shell expects that.
+// pass passes a signal on, and stops us too where the shell expects that.
 func (v *execSession) pass(ctx context.Context, sig syscall.Signal) {
 	follow.Forward(ctx, v.signal, v.r.Job, sig, v.say)
 	if sig == syscall.SIGTSTP {

@@ -23,7 +23,7 @@ variables as a torch worker. With --serve it is a service: sparkrun launch --hel
 		Args: cobra.ArbitraryArgs,
 		RunE: launch.WorkloadRun(a, opts, run),
 	}
-	cmd.Flags().SetInterspersed(false) // the command's flags are its own
+	cmd.Flags().SetInterspersed(false) // flags after the command belong to it
 	launch.AddServeFlags(cmd, &opts.Service)
 	return cmd
 }

@@ -28,8 +28,8 @@ type logsOptions struct {
 	json       bool
 	timestamps bool
 
-	from  launcher.From  // of tail and since
-	match *regexp.Regexp // of grep
+	from  launcher.From  // from --tail and --since
+	match *regexp.Regexp // from --grep
 }
 
 // NewLogsCmd makes `sparkrun logs`.
@@ -94,7 +94,7 @@ and before --grep; which stream's line was later is known as well as --since.`,
 	return cmd
 }
 
-// settle reads what flags say in words.
+// settle parses the flags that are texts.
 func (o *logsOptions) settle(tail bool, now time.Time) (err error) {
 	if o.tail < 0 {
 		return app.Usagef("--tail %d: want 0 or more", o.tail)
@@ -127,8 +127,8 @@ func (o *logsOptions) settle(tail bool, now time.Time) (err error) {
 	return nil
 }
 
-// parseSince reads a span before now, a time of day, which is today's or
-// yesterday's, or a whole time; without a zone it is the local one.
+// parseSince reads a duration before now, a time of day (today's or yesterday's), or a
+// full time; without a zone it is local time.
 func parseSince(text string, now time.Time) (time.Time, error) {
 	if d, err := app.ParseSpan(text); err == nil {
 		return now.Add(-d), nil

@@ -47,7 +47,7 @@ sparkrun help mpi tells how the families run, of containers, and of known limits
 	}
 	m := &opts.Request.MPI
 	fs := cmd.Flags()
-	fs.SetInterspersed(false) // the program's flags are its own
+	fs.SetInterspersed(false) // flags after the program belong to it
 	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}},
 		"mpi", "the family that PROG is for (default: what it is linked to)")
 	fs.StringVar(&m.Mpirun, "mpirun", "",
@@ -56,9 +56,9 @@ sparkrun help mpi tells how the families run, of containers, and of known limits
 	return cmd
 }
 
-// gatherMPI finds out which MPI a launch's program is for: by this machine's own
-// copy, where there is one, for every node looks at its own before it starts anything;
-// else the nodes are asked.
+// gatherMPI finds out which MPI a launch's program was built for: from this machine's own
+// copy where there is one (each node checks its own before it starts anything), otherwise
+// by asking the nodes.
 func gatherMPI(ctx context.Context, a *app.App, o *launch.Options) (err error) {
 	m := &o.Request.MPI
 	if m.Forced || len(o.Request.Args) == 0 {
@@ -68,7 +68,7 @@ func gatherMPI(ctx context.Context, a *app.App, o *launch.Options) (err error) {
 		m.Forced = true
 		return nil
 	}
-	if o.Container.Image != "" { // an image has programs of its own
+	if o.Container.Image != "" { // the program is in the image
 		defer func() {
 			if err != nil {
 				err = fmt.Errorf("find out which MPI %s is for, as no --mpi says it: %w", o.Request.Args[0], err)
@@ -106,7 +106,7 @@ func gatherMPI(ctx context.Context, a *app.App, o *launch.Options) (err error) {
 	return nil
 }
 
-// mpiHere looks at this machine's copy; empty: there is none, or it does not say.
+// mpiHere examines this machine's copy; empty: there is none, or its MPI is unknown.
 func mpiHere(a *app.App, o launch.Options) launcher.MPIFamily {
 	if !o.Standalone {
 		if away, err := a.Away(); away != nil || err != nil {

@@ -1,7 +1,7 @@
-// Package job decides what a person types about jobs: workloads that are programs, and ps, logs, stop, exec, attach
-// and service.
+// Package job decides what a person types about jobs: workloads that are programs, and
+// the commands ps, logs, stop, exec, attach and service.
 //
-// It must not follow a job by itself: follow does.
+// It must not follow a job itself: cmd/sparkrun/follow does.
 package job
 
 import (
@@ -125,7 +125,7 @@ func psAll(a *app.App, res wire.JobsResponse, o psOptions) error {
 	return a.Table(jobRows(lines, time.Now()))
 }
 
-// staleText says how old an answer is that no leader stands behind.
+// staleText says how old an answer is that comes from no leader.
 func staleText(heard, now time.Time) string {
 	old := "is of before this machine's agent was started"
 	if !heard.IsZero() {
@@ -177,8 +177,8 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 	return rows
 }
 
-// stateText is a state for people: of a job that is only known to be recorded
-// "planned" would be read as one that has not begun.
+// stateText is a state for people. For a job that is only known to be recorded, "planned"
+// would read as not begun.
 func stateText(s rendezvous.State) string {
 	if s == rendezvous.StatePlanned {
 		return "unknown"
@@ -186,7 +186,7 @@ func stateText(s rendezvous.State) string {
 	return string(s)
 }
 
-// againText is when a job starts again that says so.
+// againText says when a job starts again.
 func againText(at *time.Time, now time.Time) string {
 	if at == nil || !at.After(now) {
 		return ""
@@ -194,7 +194,7 @@ func againText(at *time.Time, now time.Time) string {
 	return " in " + app.Age(at.Sub(now).Round(time.Second))
 }
 
-// whereText says of which of a job's machines it does not hear, or not where others ask for them.
+// whereText says which of a job's machines do not answer, or do not answer on management.
 func whereText(l wire.JobLine, now time.Time) (text string) {
 	if len(l.Away) > 0 {
 		text = " (" + app.Hosts(l.Away) + " away" + awayText(l, now) + ")"
@@ -205,8 +205,7 @@ func whereText(l wire.JobLine, now time.Time) (text string) {
 	return text
 }
 
-// awayText is for how long the first of a job's hosts has been away, where that is
-// known.
+// awayText says how long the first of a job's hosts has been away, where that is known.
 func awayText(l wire.JobLine, now time.Time) string {
 	var longest time.Duration
 	for _, since := range l.AwaySince {

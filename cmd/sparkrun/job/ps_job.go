@@ -16,7 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// psJob tells all about one job.
+// psJob prints everything about one job.
 func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsResponse, o psOptions) error {
 	j, err := pick(res.Jobs, o.job)
 	if err != nil {
@@ -33,7 +33,7 @@ func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsRespons
 	return nil
 }
 
-// pick finds the job that a user means, by the rules of the record.
+// pick finds the job that a text means, by the record's rules.
 func pick(jobs []rendezvous.JobStatus, text string) (rendezvous.JobStatus, error) {
 	plain := make([]rendezvous.Job, len(jobs))
 	for i, j := range jobs {
@@ -46,7 +46,7 @@ func pick(jobs []rendezvous.JobStatus, text string) (rendezvous.JobStatus, error
 	return jobs[i], nil
 }
 
-// describe is a job on a screen.
+// describe gives the lines for one job.
 func describe(j rendezvous.JobStatus, now time.Time) []string {
 	l := wire.JobsResponse{}.Line(j)
 	head := fmt.Sprintf("job %s", j.Spec.ID)
@@ -84,7 +84,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	for _, a := range j.Attempts {
 		if a.Cause != "" {
 			when := "ended " + ago(a.Ended, now)
-			if a.Ended.IsZero() { // the other side of a reunion ran it
+			if a.Ended.IsZero() { // the other half of a cluster that was split ran it
 				when = "was given up"
 			}
 			out = append(out, fmt.Sprintf("  generation %d on %s %s: %s",
@@ -118,7 +118,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	return out
 }
 
-// stagesOn names a node's ranks by their stages.
+// stagesOn lists the ranks of a node by stage.
 func stagesOn(spec launcher.Spec, node, first int) string {
 	var parts []string
 	for _, st := range spec.Steps() {
@@ -130,11 +130,11 @@ func stagesOn(spec launcher.Spec, node, first int) string {
 	return strings.Join(parts, ", ")
 }
 
-// commandBytes bounds what is shown of a command line: some lines of a terminal.
+// commandBytes bounds how much of a command line is shown: some lines of a terminal.
 const commandBytes = 400
 
-// commandLine is what the ranks of a job run, as a shell would have to be given it;
-// empty where the job's spec is of no known stage.
+// commandLine is the command of a job's ranks, quoted for a shell; empty where the job's
+// spec has no known stage.
 func commandLine(spec launcher.Spec) string {
 	st := spec.MainStage()
 	if st == nil {
@@ -152,7 +152,7 @@ func commandLine(spec launcher.Spec) string {
 	return line
 }
 
-// imageOf is what the ranks of a job run in; empty: on the host.
+// imageOf is the image of a job's ranks; empty: they run on the host.
 func imageOf(spec launcher.Spec) string {
 	if st := spec.MainStage(); st != nil && st.Container != nil {
 		return st.Container.Image
@@ -174,7 +174,7 @@ func times(j rendezvous.JobStatus, now time.Time) string {
 	return text
 }
 
-// ago is a moment as an age, and as a time of the zone that now is in.
+// ago is a time as an age and as a time in now's zone.
 func ago(t, now time.Time) string {
 	return app.Age(now.Sub(t)) + " ago (" + t.In(now.Location()).Format(time.DateTime) + ")"
 }

@@ -27,7 +27,7 @@ tells of ports, tokens, and what comes back when a worker is lost.`,
 		RunE: launch.WorkloadRun(a, opts, run),
 	}
 	fs := cmd.Flags()
-	fs.SetInterspersed(false) // the command's flags are its own
+	fs.SetInterspersed(false) // flags after the command belong to it
 	fs.StringVar(&opts.Request.Ray.Program, "ray", "", "the `PROGRAM` ray (default: $VIRTUAL_ENV/bin/ray, else ray)")
 	fs.Uint16Var(&opts.Request.Ray.Port, "port", 0, "the head's `PORT`, in RAY_ADDRESS (default: one that is free)")
 	fs.Uint16Var(&opts.Request.Ray.DashboardPort, "dashboard-port", 0,

@@ -43,7 +43,7 @@ func rateText(l *wire.ServiceLine) string {
 	return strconv.FormatFloat(*l.Rate, 'f', 1, 64)
 }
 
-// describeService is what ps JOB says of one beside what it says of any job.
+// describeService gives the lines that ps JOB adds for a service.
 func describeService(j rendezvous.JobStatus, now time.Time) []string {
 	l := wire.NewServiceLine(j, now)
 	switch {
@@ -82,11 +82,11 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 	return append(out, "  "+again+"; does not come back after a power cut (sparkrun service enable)")
 }
 
-// longAway is how long a machine is away before its service is better taken elsewhere: one that
-// is booted anew is back by then.
+// longAway is how long a machine must be away before its service is better moved: a
+// machine that reboots is back by then.
 const longAway = time.Minute
 
-// nextSteps are what may be done for a service that does not do well.
+// nextSteps are what a user may do about a service that is not well.
 func nextSteps(j rendezvous.JobStatus, now time.Time) (steps []string) {
 	for _, host := range j.Away {
 		if since, known := j.AwaySince[host]; !known || now.Sub(since) < longAway || j.Waits != "" {

@@ -73,7 +73,7 @@ type listedService struct {
 	Ended      *time.Time           `json:"ended"`
 }
 
-// target is one entry of Prometheus' file_sd format.
+// target is an entry of Prometheus' file_sd format.
 type target struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
@@ -130,7 +130,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 	return nil
 }
 
-// serviceNotes say what is to be known, and done, of a service that does not do well.
+// serviceNotes say what is wrong with a service, and what to do about it.
 func serviceNotes(j rendezvous.JobStatus, now time.Time) []string {
 	if o := j.Outcome; o != nil {
 		return []string{fmt.Sprintf("%s; `sparkrun ps %s` tells more; to start it again launch it as before", o.Cause,
@@ -143,11 +143,11 @@ func serviceNotes(j rendezvous.JobStatus, now time.Time) []string {
 	return notes
 }
 
-// failedFor is how long a service that has failed is listed.
+// failedFor is how long a failed service is listed.
 const failedFor = 7 * 24 * time.Hour
 
-// servicesOf are the services that are there, and those that should be: that have failed by
-// themselves, and that nobody has launched again.
+// servicesOf are the services that run and those that should: they failed by themselves,
+// and nobody has launched them again.
 func servicesOf(jobs []rendezvous.JobStatus, now time.Time) (services []rendezvous.JobStatus) {
 	same := func(a, b launcher.Spec) bool {
 		return a.Service != nil && b.Service != nil && a.Name == b.Name && a.User == b.User &&
@@ -169,13 +169,13 @@ func servicesOf(jobs []rendezvous.JobStatus, now time.Time) (services []rendezvo
 	return services
 }
 
-// targets are the services that Prometheus can ask.
+// targets are the services that Prometheus can scrape.
 func targets(services []rendezvous.JobStatus) []target {
 	out := []target{}
 	for _, j := range services {
 		v, addr := j.Spec.Service, j.ServiceAddr()
 		if j.Outcome != nil || v.Metrics == "" || addr == "" || strings.HasPrefix(addr, "127.") ||
-			strings.HasPrefix(addr, "[::1]") { // nobody else reaches it there
+			strings.HasPrefix(addr, "[::1]") { // no other machine can reach it there
 			continue
 		}
 		labels := map[string]string{"__metrics_path__": v.Metrics, "sparkrun_job": string(j.Spec.ID)}

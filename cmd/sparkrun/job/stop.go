@@ -90,7 +90,7 @@ func runStop(ctx context.Context, a *app.App, o stopOptions) error {
 	return app.Exits(code, nil)
 }
 
-// stopOne asks for a job's end, and gives what waits for it.
+// stopOne requests a job's end, and returns the func that waits for it.
 func stopOne(ctx context.Context, a *app.App, b *wire.Client, r wire.StopRequest) (wait func() error) {
 	job, err := askToStop(ctx, b, r)
 	return func() error {
@@ -110,7 +110,7 @@ func stopOne(ctx context.Context, a *app.App, b *wire.Client, r wire.StopRequest
 	}
 }
 
-// awaitEnd waits until nothing is left of a job that was asked to end, and says so.
+// awaitEnd waits until nothing of a stopped job is left, and says so.
 func awaitEnd(ctx context.Context, a *app.App, b *wire.Client, r wire.StopRequest) error {
 	stuck := ""
 	if a.ErrTTY {
@@ -136,10 +136,10 @@ func awaitEnd(ctx context.Context, a *app.App, b *wire.Client, r wire.StopReques
 	return nil
 }
 
-// sayWaiting is when a person wonders whether anything happens.
+// sayWaiting is after how long a person wants to know what is awaited.
 const sayWaiting = time.Second
 
-// waitsText is what a stop waits for.
+// waitsText says what a stop waits for.
 func waitsText(r wire.StopRequest) string {
 	grace := "the grace it was launched with"
 	switch {
@@ -153,7 +153,7 @@ func waitsText(r wire.StopRequest) string {
 		"stop --kill %[1]s`: at once)", r.Job, grace)
 }
 
-// askToStop asks until a leader has heard it; to ask twice does no harm.
+// askToStop repeats the request until a leader has answered; repeating does no harm.
 func askToStop(ctx context.Context, g *wire.Client, r wire.StopRequest) (wire.StopResponse, error) {
 	var again app.Pause
 	var trouble app.Outage
@@ -176,11 +176,10 @@ func askToStop(ctx context.Context, g *wire.Client, r wire.StopRequest) (wire.St
 	}
 }
 
-// watchEnd waits for the end of a job that was asked to stop, through changes of
-// agents and leaders. A leader that dies may take along what it was asked,
-// where it could not record it, so the next one is asked again. stuck is told what
-// could not be killed; only is the one host that has the end recorded, empty
-// where others have.
+// watchEnd waits for the end of a stopped job, through changes of agents and leaders. A
+// leader that dies before it has recorded the request loses it, so the next one is asked
+// again. stuck is called with what could not be killed; only is the only host that has
+// the end recorded, empty where others have it.
 func watchEnd(ctx context.Context, g *wire.Client, r wire.StopRequest, trouble app.Outage,
 	stuck func(string)) (out rendezvous.Outcome, only string, err error) {
 	var again app.Pause

@@ -33,7 +33,7 @@ anew. sparkrun help training has the rest.`,
 	}
 	t := &opts.Request.Torchrun
 	fs := cmd.Flags()
-	fs.SetInterspersed(false) // the script's flags are its own
+	fs.SetInterspersed(false) // flags after the script belong to it
 	fs.StringVar(&t.Python, "python", "", "the interpreter (default: $VIRTUAL_ENV/bin/python3, else python3)")
 	fs.BoolVarP(&t.Module, "module", "m", false, "SCRIPT is a module, as in python -m")
 	fs.BoolVar(&t.NoPython, "no-python", false, "SCRIPT is a program and needs no Python")
@@ -44,7 +44,7 @@ anew. sparkrun help training has the rest.`,
 	return cmd
 }
 
-// torchAgent is a flag's choice between torchrun's agent and ours.
+// torchAgent is a flag's choice between torchrun's agent and sparkrun's.
 type torchAgent struct{ theirs *bool }
 
 func (a torchAgent) Type() string { return "sparkrun|torchrun" }

@@ -13,14 +13,14 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/container"
 )
 
-// ContainerOptions are of launches whose ranks run in containers.
+// ContainerOptions are for launches whose ranks run in containers.
 type ContainerOptions struct {
 	Image, Pull, cache     string
 	Mounts, Args, ImageMap []string
 	Shm                    int64
 }
 
-// BindContainer binds the flags of containers.
+// BindContainer binds the container flags.
 func BindContainer(fs *pflag.FlagSet, o *ContainerOptions) {
 	fs.StringVar(&o.Image, "image", "",
 		"run each rank in a container of this image (`REF`), which every machine has or can pull")
@@ -48,7 +48,7 @@ func (o ContainerOptions) check() error {
 	return err
 }
 
-// NeedsImage refuses what is of containers where there is none.
+// NeedsImage refuses container options where there is no image.
 func (o ContainerOptions) NeedsImage() error {
 	if o.Image == "" {
 		for flag, given := range map[string]bool{
@@ -64,8 +64,8 @@ func (o ContainerOptions) NeedsImage() error {
 	return nil
 }
 
-// container is what the ranks run in; nil: the host. A mount without a leading slash is one of
-// cwd, where there is one.
+// container is the container of the ranks; nil: they run on the host. A mount without a
+// leading slash is relative to cwd, where there is one.
 func (o ContainerOptions) container(cwd string) (*launcher.Container, error) {
 	if o.Image == "" {
 		return nil, nil
@@ -99,7 +99,7 @@ func (o ContainerOptions) container(cwd string) (*launcher.Container, error) {
 	return c, nil
 }
 
-// sayOutside tells of a script here that containers will not find, before they are launched.
+// sayOutside warns before the launch of a script here that the containers will not find.
 func sayOutside(a *app.App, o Options) {
 	cwd, err := a.Getwd()
 	if err != nil || o.Container.Image == "" || o.Request.Workdir != "" || len(o.Stage) > 0 ||
@@ -108,15 +108,16 @@ func sayOutside(a *app.App, o Options) {
 	}
 	if file := o.Container.outside(cwd, o.Request.Args); file != "" {
 		remedy := "--mount . --workdir . shows it, --stage " + app.Quote(file) + " brings it"
-		if away, err := a.Away(); err == nil && away != nil { // whose folders are on no machine of the cluster
+		if away, err := a.Away(); err == nil && away != nil { // whose folders no machine of the cluster has
 			remedy = "--stage " + app.Quote(file) + " brings it"
 		}
 		a.Say(file + " of this folder is not in the containers, unless their image has one: " + remedy)
 	}
 }
 
-// outside names a file of a folder here that the command runs by a relative name, and that containers will not find:
-// no mount shows it. Empty: there is none. What the image has of that name nobody knows yet.
+// outside names a file that the command runs by a relative name, that lies in a folder
+// here, and that no mount shows to the containers. Empty: there is none. Whether the
+// image has a file of that name is not known yet.
 func (o ContainerOptions) outside(cwd string, args []string) string {
 	for i, arg := range args[:min(len(args), 2)] {
 		if filepath.IsAbs(arg) || strings.HasPrefix(arg, "-") || i == 0 && !strings.ContainsAny(arg, "./") {

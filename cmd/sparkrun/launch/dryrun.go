@@ -18,17 +18,18 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// dryPatience is how long an explanation waits for an election, as a launch does.
+// dryPatience is how long a dry run waits for an election, as a launch does.
 const dryPatience = 10 * time.Second
 
-// Answer is what machines said of a launch, and of which.
+// Answer is what the machines said about a launch, and about which one.
 type Answer struct {
 	wire.ExplainResponse
 	spec  launcher.Spec
 	model string
 }
 
-// of tells whether it would be the answer about another spec, too, as to machines, their memory and the model there.
+// of tells whether the answer also holds for another spec: the same machines, memory and
+// model.
 func (t *Answer) of(spec launcher.Spec, model string) bool {
 	s := t.spec
 	return t.model == model && s.User == spec.User && s.Nodes == spec.Nodes && s.MinNodes == spec.MinNodes &&
@@ -36,8 +37,8 @@ func (t *Answer) of(spec launcher.Spec, model string) bool {
 		s.GPUs == spec.GPUs && s.Wait == spec.Wait && s.Share == spec.Share
 }
 
-// Ask tells what the machines that a launch would get say of it, before there is one, unless they have told
-// already. It takes nothing.
+// Ask asks the machines that a launch would get, before the launch, unless they have
+// answered already. It reserves nothing.
 func Ask(ctx context.Context, a *app.App, o Options) (*Answer, error) {
 	o.Request.Job.Force = true
 	spec, err := Spec(a, o)
@@ -59,7 +60,8 @@ func Ask(ctx context.Context, a *app.App, o Options) (*Answer, error) {
 	return &Answer{res, spec, o.Model}, nil
 }
 
-// explain asks what a launch would do, and for a model on its machines; an empty one is none.
+// explain asks what a launch would do, and for a model on its machines; an empty model
+// means none.
 func explain(ctx context.Context, b *wire.Client, spec launcher.Spec, model string) (wire.ExplainResponse, error) {
 	r := wire.LaunchRequest{Spec: spec, Model: model}
 	res, err := wire.Explain.Call(ctx, b, r)
@@ -70,8 +72,8 @@ func explain(ctx context.Context, b *wire.Client, spec launcher.Spec, model stri
 	return res, err
 }
 
-// dryRun shows what a launch would do. A machine that would refuse makes it
-// fail, as it would the launch.
+// dryRun shows what a launch would do. It fails where a machine would refuse, as the
+// launch would.
 func dryRun(ctx context.Context, a *app.App, b *wire.Client, spec launcher.Spec, o Options) error {
 	res, err := explain(ctx, b, spec, o.Model)
 	if err != nil {
@@ -79,7 +81,7 @@ func dryRun(ctx context.Context, a *app.App, b *wire.Client, spec launcher.Spec,
 	}
 	for i := range res.Nodes {
 		if m := res.Nodes[i].Model; m != nil {
-			m.Config = nil // it has been read, and is nothing for people
+			m.Config = nil // it has been read, and people need not see it
 		}
 	}
 	if o.JSON {
@@ -109,8 +111,8 @@ func dryRun(ctx context.Context, a *app.App, b *wire.Client, spec launcher.Spec,
 	return nil
 }
 
-// fits refuses a job that has no room on the machines that it would get: they are asked, unless they have told
-// already. One that stands in line may find other machines, and other memory.
+// fits refuses a job that does not fit the machines that it would get; they are asked
+// unless they have answered already. A queued job may get other machines, or more memory.
 func (o Options) fits(ctx context.Context, b *wire.Client, spec launcher.Spec) error {
 	if o.Fit == nil || spec.Wait {
 		return nil
@@ -125,7 +127,8 @@ func (o Options) fits(ctx context.Context, b *wire.Client, spec launcher.Spec) e
 	return o.Fit(res, false)
 }
 
-// unlikeImages is what a leader says of machines that have different images; empty: they have not.
+// unlikeImages is the leader's error about machines that have different images; empty:
+// they have the same.
 func unlikeImages(spec launcher.Spec, nodes []wire.NodePlan) string {
 	c := spec.MainStage().Container
 	if c == nil {
@@ -201,7 +204,8 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 	return nil
 }
 
-// mpirunOf is how the ranks of an Open MPI job are started; false: it is another job.
+// mpirunOf is how the ranks of an Open MPI job are started; false: it is another kind of
+// job.
 func mpirunOf(res wire.ExplainResponse) (mpi.Options, bool) {
 	for _, n := range res.Nodes {
 		for _, r := range n.Ranks {
@@ -211,7 +215,8 @@ func mpirunOf(res wire.ExplainResponse) (mpi.Options, bool) {
 	return mpi.Options{}, false
 }
 
-// startsMPI says which MPI a program is for, and who starts its ranks; empty: no MPI program.
+// startsMPI says which MPI a program was built for, and who starts its ranks; empty: no
+// MPI program.
 func startsMPI(spec launcher.Spec, res wire.ExplainResponse, under mpi.Options) string {
 	st := spec.MainStage()
 	if st == nil || st.MPI == nil || spec.Workload == ibTestName || len(res.Nodes) == 0 {
@@ -235,19 +240,19 @@ func startsMPI(spec launcher.Spec, res wire.ExplainResponse, under mpi.Options) 
 	return ""
 }
 
-// writeStage tells what the ranks of one stage on one machine would run.
+// writeStage prints what the ranks of one stage would run on one machine.
 func writeStage(w io.Writer, st launcher.Stage, ranks []launcher.RankPlan, spec launcher.Spec) error {
 	if first := ranks[0]; len(first.Docker) > 0 {
 		fmt.Fprintf(w, "  $ docker run %s\n", dockerLines(first.Docker))
 	}
-	if dir := workdirOf(ranks[0], spec); dir != "" { // of a container whose image nobody has seen
+	if dir := workdirOf(ranks[0], spec); dir != "" { // empty for a container whose image is not known yet
 		fmt.Fprintf(w, "  in %s\n", dir)
 	}
 	fmt.Fprintf(w, "  $ %s\n", app.QuoteAll(ranks[0].Argv))
 	return writeEnv(w, ranks, st)
 }
 
-// dockerLines puts each option of a container on a line of its own.
+// dockerLines puts each option of a docker command on a line of its own.
 func dockerLines(words []string) string {
 	var b strings.Builder
 	for i, w := range words {
@@ -263,8 +268,8 @@ func dockerLines(words []string) string {
 	return b.String()
 }
 
-// workdirOf is where a rank will run: for one whose files are brought along, in
-// their folder, which each node names in its own state.
+// workdirOf is where a rank will run: for a job that brings files along, in their folder,
+// which each node has in its own state folder.
 func workdirOf(r launcher.RankPlan, spec launcher.Spec) string {
 	if r.Dir != "" {
 		return r.Dir
@@ -279,15 +284,15 @@ func workdirOf(r launcher.RankPlan, spec launcher.Spec) string {
 	return spec.MainStage().Workdir
 }
 
-// Widest bounds the column of values: one long path must not push every source
-// out of sight.
+// Widest bounds the column of values, so that one long path does not push all sources off
+// the screen.
 const Widest = 48
 
 func writeEnv(w io.Writer, ranks []launcher.RankPlan, st launcher.Stage) error {
 	width := 0
 	var settings []string
 	env := ranks[0].Env
-	if _, is := mpi.OptionsOf(ranks[0].Argv); is { // by which mpirun and its daemons meet: no MPI rank has them
+	if _, is := mpi.OptionsOf(ranks[0].Argv); is { // of mpirun and its daemons; the MPI ranks do not have them
 		env = slices.DeleteFunc(slices.Clone(env), func(v launcher.Setting) bool { return strings.HasPrefix(v.Name, "PMI_") })
 	}
 	for _, v := range env {
@@ -305,7 +310,7 @@ func writeEnv(w io.Writer, ranks []launcher.RankPlan, st launcher.Stage) error {
 	return nil
 }
 
-// valueOn gives a variable's value on a node: one for all ranks, or one each.
+// valueOn gives a variable's value on a node: one for all its ranks, or one for each.
 func valueOn(ranks []launcher.RankPlan, name string, st launcher.Stage) string {
 	if isPort(st, name) {
 		return "<free port>"
@@ -326,8 +331,8 @@ func valueOn(ranks []launcher.RankPlan, name string, st launcher.Stage) string {
 	return strings.Join(values, " | ")
 }
 
-// isPort tells whether a variable's value is found in prepare, so that a dry
-// run cannot know it.
+// isPort tells whether a variable's value is a port, which only prepare finds: a dry run
+// cannot know it.
 func isPort(st launcher.Stage, name string) bool {
 	is := false
 	for _, v := range st.Env {

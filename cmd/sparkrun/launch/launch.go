@@ -1,7 +1,8 @@
-// Package launch decides how a request becomes a job: flags, files and secrets that come along, the spec, what a dry
-// run shows, and the one place where a job is sent and followed.
+// Package launch decides how a request becomes a job: its flags, files and secrets, its
+// spec, what a dry run shows, and the one place where a job is sent and followed.
 //
-// It must not know a workload: what one asks of the machines before, its command brings along.
+// It must not know a workload: what a workload asks the machines beforehand is given by
+// its command.
 package launch
 
 import (
@@ -58,14 +59,14 @@ guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
 				return app.Usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, torchrun -- " +
 					"SCRIPT, mpi -- PROG, nccl-test, or ray")
 			}
-			_, err := workloads.Find(engine.Workloads(), args[0]) // a known one is a command of its own
+			_, err := workloads.Find(engine.Workloads(), args[0]) // a known workload has a command of its own
 			if errors.Is(err, workloads.ErrUnknown) {
 				err = fmt.Errorf("%w; a program is run by `sparkrun launch exec -- %s`", err, app.QuoteAll(args))
 			}
 			return err
 		},
 	}
-	// torchrun's own spelling serves as well.
+	// Accept torchrun's spelling too.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
 			name = "nodes"
@@ -79,7 +80,7 @@ guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
 	return cmd
 }
 
-// BindLaunch binds the flags of all workloads to the request that they make.
+// BindLaunch binds the flags of all workloads to the request.
 func BindLaunch(fs *pflag.FlagSet, o *Options) {
 	r, job := &o.Request, &o.Request.Job
 	fs.Var(app.NodeCount{Least: &job.MinNodes, Most: &job.Nodes}, "nodes",
@@ -146,7 +147,7 @@ func BindLaunch(fs *pflag.FlagSet, o *Options) {
 	fs.BoolVar(&o.Standalone, "standalone", false, "this machine only, without agent and cluster")
 }
 
-// GroupLaunch orders what bindLaunch and bindBox have bound, for help.
+// GroupLaunch puts the flags of BindLaunch and BindContainer into groups for help.
 func GroupLaunch(fs *pflag.FlagSet) {
 	help.Group(fs, "Machines", "nodes", "on", "exclude", "nproc-per-node", "gpus", "wait", "share", "force", "standalone")
 	help.Group(fs, "Ranks", "env", "workdir", "stage", "secret", "user", "ulimit", "bind-to", "before", "after",
@@ -173,13 +174,14 @@ func WorkloadRun(a *app.App, opts *Options, run Starter) func(*cobra.Command, []
 	}
 }
 
-// Complete takes from a workload's command line what its flags have not bound, and checks the whole.
+// Complete takes from a workload's command line what its flags did not bind, and checks
+// the result.
 func (o *Options) Complete(cmd *cobra.Command, args []string) error {
 	job := &o.Request.Job
 	o.Workload, o.Request.Args = cmd.Name(), args
 	if g := cmd.Flag("grace"); g.Changed && job.Grace == 0 {
-		// A Spec's zero means "the default": the shortest grace there is
-		// kills just as soon.
+		// In a Spec 0 means the default, so take the shortest grace: it kills just as
+		// soon.
 		job.Grace = time.Millisecond
 	}
 	if f := cmd.Flag("node-timeout"); f.Changed && job.NodeTimeout == 0 {
@@ -231,8 +233,8 @@ func (o Options) check() error {
 	return nil
 }
 
-// Spec makes the job of the options. Everything that can be wrong with it by
-// itself is found here, before anybody is asked.
+// Spec makes the job of the options. All errors that can be found without asking anybody
+// are found here.
 func Spec(a *app.App, o Options) (launcher.Spec, error) {
 	w, err := workloads.Find(engine.Workloads(), o.Workload)
 	if err != nil {
@@ -256,8 +258,8 @@ func Spec(a *app.App, o Options) (launcher.Spec, error) {
 	}
 	switch {
 	case filepath.IsAbs(r.Workdir):
-	case r.Container != nil && r.Workdir == "": // the image's
-	case away != nil: // its user's home, as by ssh: this machine's folders are not there
+	case r.Container != nil && r.Workdir == "": // the image's working directory
+	case away != nil: // the user's home, as with ssh: this machine's folders are not there
 		r.Workdir = filepath.Join("/", away.Home, r.Workdir)
 	default:
 		r.Workdir = filepath.Join(cwd, r.Workdir)
@@ -270,8 +272,8 @@ func Spec(a *app.App, o Options) (launcher.Spec, error) {
 	return w.Spec(r)
 }
 
-// Run launches a job and follows it: the one place where a request becomes a job. The request is completed by what is
-// gathered, becomes a spec, and is explained or sent.
+// Run launches a job and follows it: the only place where a request becomes a job. The
+// request is completed by Gather, becomes a spec, and is explained or sent.
 func Run(ctx context.Context, a *app.App, o Options) error {
 	if o.Gather != nil {
 		if err := app.Interruptible(ctx, func(ctx context.Context) error { return o.Gather(ctx, a, &o) }); err != nil {
@@ -307,7 +309,8 @@ func Run(ctx context.Context, a *app.App, o Options) error {
 	return c.send(ctx, a, b, o, out, tty)
 }
 
-// readers decides who reads this command's standard input, and gives its terminal where a rank has that.
+// readers decides which ranks read this command's standard input, and returns its
+// terminal where a rank gets it.
 func readers(a *app.App, o *Options) (tty *follow.Terminal, err error) {
 	switch {
 	case o.TTY:
@@ -323,15 +326,15 @@ func readers(a *app.App, o *Options) (tty *follow.Terminal, err error) {
 	return tty, nil
 }
 
-// cargo is a job's spec, and what comes along with it.
-type cargo struct {
+// payload is a job's spec with the files and secrets that it brings along.
+type payload struct {
 	spec    launcher.Spec
 	files   filesync.Files
 	secrets []wire.Plain
 }
 
-// load makes the spec of a launch, and reads what it brings along.
-func load(a *app.App, o Options) (c cargo, err error) {
+// load makes the spec of a launch, and reads its files and secrets.
+func load(a *app.App, o Options) (c payload, err error) {
 	if c.spec, err = Spec(a, o); err != nil {
 		return c, err
 	}
@@ -347,8 +350,8 @@ func load(a *app.App, o Options) (c cargo, err error) {
 	return c, err
 }
 
-// handOver gives the agent what comes along.
-func (c *cargo) handOver(ctx context.Context, b *wire.Client, say func(string)) error {
+// handOver gives the files and secrets to the agent.
+func (c *payload) handOver(ctx context.Context, b *wire.Client, say func(string)) error {
 	if err := handOver(ctx, b, &c.spec, c.files, say); err != nil {
 		return err
 	}
@@ -360,9 +363,9 @@ func (c *cargo) handOver(ctx context.Context, b *wire.Client, say func(string)) 
 }
 
 // send launches the job, follows it, and gives its exit code.
-func (c *cargo) send(ctx context.Context, a *app.App, b *wire.Client, o Options, out *follow.Printer,
+func (c *payload) send(ctx context.Context, a *app.App, b *wire.Client, o Options, out *follow.Printer,
 	tty *follow.Terminal) error {
-	// Signals are the job's business from here on: none may end us unheard.
+	// From here on signals are for the job: none may end us silently.
 	signals, stop := a.Signals()
 	defer stop()
 	spec := c.spec
@@ -388,10 +391,10 @@ func (c *cargo) send(ctx context.Context, a *app.App, b *wire.Client, o Options,
 		defer tty.Restore()
 		rank, err := strconv.Atoi(string(spec.MainStage().Stdin))
 		if err != nil {
-			return err // the spec's check lets none through
+			return err // the check of the spec excludes that
 		}
 		f.Terminal, f.Only = tty, []int{rank}
-		if !o.Standalone { // whose jobs end with us
+		if !o.Standalone { // a standalone job ends with us
 			f.Keys = o.keys.OrDefault()
 		}
 		if a.ErrTTY {
@@ -401,12 +404,12 @@ func (c *cargo) send(ctx context.Context, a *app.App, b *wire.Client, o Options,
 	n := follow.OpenNotes(errs)
 	f.Say, f.Out.Note = n.Say, n.Say
 	if o.Detach {
-		f.Out = follow.NewPrinter(io.Discard, io.Discard) // its events are not told
+		f.Out = follow.NewPrinter(io.Discard, io.Discard) // its events are not printed
 	}
 	code, err := f.Run(ctx)
 	n.Close()
 	if f.Rejected && spec.Staged != nil {
-		takeBack(ctx, b, &spec) // nothing ran that could be looked at, and the disk may be what was short
+		takeBack(ctx, b, &spec) // nothing ran that anybody could examine, and the disk may be what is full
 	}
 	if o.Detach && code == 0 && err == nil {
 		onlyOn := ""
@@ -418,7 +421,7 @@ func (c *cargo) send(ctx context.Context, a *app.App, b *wire.Client, o Options,
 	return app.Exits(code, err)
 }
 
-// Open gives the cluster to ask, or this machine alone.
+// Open gives a client of the cluster, or of this machine alone.
 func Open(a *app.App, standalone bool) (b *wire.Client, end func(), err error) {
 	if standalone {
 		return a.Standalone()

@@ -10,7 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
-// Options are a launch: the request, and what becomes of it here.
+// Options are a launch: the request, and how this command handles it.
 type Options struct {
 	Workload string
 	Request  workloads.Request // its Workdir as typed, possibly empty or relative
@@ -26,14 +26,15 @@ type Options struct {
 
 	Service ServiceOptions
 
-	// Gather finds out what the launch has to know before there is a spec, asks the machines for it once, and completes
-	// the options; nil: there is nothing to find out.
+	// Gather finds out what must be known before there is a spec, asks the machines once
+	// for it, and completes the options; nil: nothing is needed.
 	Gather func(ctx context.Context, a *app.App, o *Options) error
-	// Told is what the machines said of the launch when they were asked for that.
+	// Told is what the machines answered about the launch.
 	Told *Answer
 
-	// Model is looked for on the machines; Fit says what the launch takes of them, all of it with show, or
-	// why it cannot be. Of a launch that serves no model both are absent.
+	// Model is looked for on the machines; Fit says what the launch needs of them
+	// (everything, with show), or why it cannot run. Both are absent for a launch that
+	// serves no model.
 	Model string
 	Fit   func(res wire.ExplainResponse, show bool) error
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// readSecrets takes what --secret names, NAME or NAME=FILE, and names it in the
-// job's spec. The values go to the agent alone.
+// readSecrets reads the secrets of --secret, NAME or NAME=FILE, and puts their names into
+// the job's spec. Only the agent gets the values.
 func readSecrets(spec *launcher.Spec, wanted []string, getenv func(string) (string, bool)) ([]wire.Plain, error) {
 	var out []wire.Plain
 	size := 0
@@ -38,7 +38,7 @@ func readSecret(name, path string, fromFile bool, getenv func(string) (string, b
 	case fromFile && (path == "" || path == "-"):
 		return nil, fmt.Errorf("--secret %s=%s: %w: want a file", name, path, launcher.ErrInvalid)
 	case fromFile:
-		fi, err := os.Stat(path) // before it is read: a device has no end
+		fi, err := os.Stat(path) // before reading: a device has no end
 		if err == nil && (!fi.Mode().IsRegular() || fi.Size() > launcher.MaxSecretBytes) {
 			return nil, fmt.Errorf("--secret %s=%s: %w: want a file of at most %d bytes", name, path,
 				launcher.ErrInvalid, launcher.MaxSecretBytes)
@@ -64,7 +64,7 @@ func readSecret(name, path string, fromFile bool, getenv func(string) (string, b
 	return value, nil
 }
 
-// sealSecrets has this machine's agent seal them into the spec.
+// sealSecrets has this machine's agent seal the secrets into the spec.
 func sealSecrets(ctx context.Context, s *wire.Client, spec *launcher.Spec, secrets []wire.Plain) error {
 	if len(secrets) == 0 {
 		return nil

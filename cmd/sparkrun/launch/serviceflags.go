@@ -14,15 +14,15 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// ServiceOptions are those of a job that serves. What the workload does not know by itself
-// (--serve and its paths) has flags of exec's alone.
+// ServiceOptions are for a job that serves. Only exec has flags for what other workloads
+// know by themselves: --serve and its paths.
 type ServiceOptions struct {
-	policy launcher.Service // what becomes of it, as flags say
+	policy launcher.Service // how the service is kept, by its flags
 	port   int              // --serve; 0: not given
 }
 
-// AddServiceFlags gives a workload that always serves the flags that every service has.
-// workloadRun then finds them in the request's Job.Service, which the workload completes.
+// AddServiceFlags adds the flags that every service has to a workload that always serves.
+// WorkloadRun puts them into the request's Job.Service, which the workload completes.
 func AddServiceFlags(cmd *cobra.Command, o *ServiceOptions) {
 	fs, v := cmd.Flags(), &o.policy
 	v.Restarts, v.Per = 3, time.Hour
@@ -38,7 +38,7 @@ func AddServiceFlags(cmd *cobra.Command, o *ServiceOptions) {
 	help.Group(fs, "Services", "restart", "autostart", "probe", "on-wedge")
 }
 
-// AddServeFlags lets a workload that runs anything serve.
+// AddServeFlags adds the flags with which a workload that runs any command can serve.
 func AddServeFlags(cmd *cobra.Command, o *ServiceOptions) {
 	AddServiceFlags(cmd, o)
 	fs, v := cmd.Flags(), &o.policy
@@ -55,7 +55,7 @@ func AddServeFlags(cmd *cobra.Command, o *ServiceOptions) {
 	help.Common(fs, "serve", "health")
 }
 
-// service is what a workload's flags ask for; nil: no service.
+// service is what a workload's flags request; nil: no service.
 func (o ServiceOptions) service(asked *pflag.FlagSet) (*launcher.Service, error) {
 	if asked.Lookup("on-wedge") == nil {
 		return nil, nil
@@ -79,7 +79,7 @@ func (o ServiceOptions) service(asked *pflag.FlagSet) (*launcher.Service, error)
 	return &v, nil
 }
 
-// restarts is the flag of a service's attempts within a time.
+// restarts is the flag for how often a service is restarted within a time.
 type restarts struct{ v *launcher.Service }
 
 func (r restarts) Type() string { return "n/time" }

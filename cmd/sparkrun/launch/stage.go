@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// stagings is a flag that is given once a file or folder.
+// stagings is a flag given once for each file or folder.
 type stagings struct{ all *[]filesync.Source }
 
 func (s stagings) Type() string { return "SRC[:DST]" }
@@ -35,12 +35,12 @@ func (s stagings) Set(text string) error {
 	return err
 }
 
-// stageBps is the slowest machine that the default start time-out is enough
-// for, in bytes a second: with a tenth of the management network's gigabit, and
-// a disk that takes as long for what came, its check and the job's own copy.
+// stageBps is the slowest rate, in bytes a second, for which the default start time-out
+// is enough: a tenth of the management network's gigabit, and a disk that takes as long
+// to write what arrives, to check it and to copy it for the job.
 const stageBps = 6 << 20
 
-// stageSpec reads what a job brings along, and names it in its spec.
+// stageSpec reads the files of a job, and lists them in its spec.
 func stageSpec(spec *launcher.Spec, o Options) (filesync.Files, error) {
 	if len(o.Stage) == 0 {
 		return filesync.Files{}, nil
@@ -57,8 +57,9 @@ func stageSpec(spec *launcher.Spec, o Options) (filesync.Files, error) {
 	return files, nil
 }
 
-// handOver brings a job's files to this machine's agent, of which the nodes
-// will have them. What it has already is not sent. say is told how far it got, now and then.
+// handOver gives a job's files to this machine's agent, from which the nodes will fetch
+// them. What the agent has already is not sent. say is called with the progress now and
+// then.
 func handOver(ctx context.Context, s *wire.Client, spec *launcher.Spec, files filesync.Files, say func(string)) error {
 	if spec.Staged == nil {
 		return nil
@@ -82,18 +83,18 @@ func handOver(ctx context.Context, s *wire.Client, spec *launcher.Spec, files fi
 	return nil
 }
 
-// stageLong is so much, in bytes, that bringing it keeps somebody waiting.
+// stageLong is the size, in bytes, above which the transfer is announced.
 const stageLong = 256 << 20
 
-// takeBack has what was handed over of a job that will not be launched removed; what it cannot remove the agent does
-// by itself, later.
+// takeBack has the files of a job that will not be launched removed again; what it cannot
+// remove the agent removes later by itself.
 func takeBack(ctx context.Context, s *wire.Client, spec *launcher.Spec) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_, _ = wire.Stage.Call(ctx, s, wire.StageRequest{Job: spec.ID, User: spec.User, Drop: true})
 }
 
-// handing is a job's files on their way to the agent.
+// handing is the transfer of a job's files to the agent.
 type handing struct {
 	s    *wire.Client
 	spec *launcher.Spec
@@ -119,7 +120,7 @@ func (h *handing) content(ctx context.Context, files filesync.Files, sum string)
 	})
 }
 
-// stageSays lies between two words about how far it got.
+// stageSays is the interval between two reports of its progress.
 const stageSays = 10 * time.Second
 
 func mib(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) }

@@ -9,7 +9,7 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
-// NewEngineCmd makes `sparkrun launch NAME` of an engine.
+// NewEngineCmd makes `sparkrun launch NAME` for an engine.
 func NewEngineCmd(a *app.App, e engine.Engine, opts *launch.Options, run launch.Starter) *cobra.Command {
 	o := &serveOptions{}
 	cmd := &cobra.Command{

@@ -11,8 +11,8 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
-// fitFirst refuses what has no place before a server is asked how it spreads, which takes a while. What is
-// wrong with the launch itself is for the launch to say.
+// fitFirst refuses what does not fit before the server is asked how it spreads over
+// machines, which takes a while. Errors of the launch itself are left to the launch.
 func fitFirst(ctx context.Context, a *app.App, o launch.Options) error {
 	o.Request.Serve.Backend = workloads.BackendNative
 	if o.Request.Job.Wait {
@@ -27,15 +27,15 @@ func fitFirst(ctx context.Context, a *app.App, o launch.Options) error {
 	return unlessForced(o, err)
 }
 
-// modelOf is the model that machines are asked for; empty: none.
+// modelOf is the model to ask the machines for; empty: none.
 func modelOf(o launch.Options) string {
 	e, _ := engine.Named(o.Workload)
 	return e.ModelToFind(o.Request)
 }
 
-// evaluation is what a launch that serves comes to on its machines.
+// evaluation is what a serving launch means for its machines.
 type evaluation struct {
-	has, fetch     []string // which machines have the model, and which fetch it
+	has, fetch     []string // machines that have the model, and those that fetch it
 	memory, doubts []string
 }
 
@@ -53,13 +53,13 @@ func evaluate(o launch.Options, res wire.ExplainResponse) (j evaluation, err err
 	j.has, j.fetch, unfetched = e.Weights(o.Request, copies)
 	j.memory, j.doubts, unfit = e.Fit(o.Request, rooms)
 	if unfetched != nil && (unfit == nil ||
-		!errors.Is(unfetched, engine.ErrNoRoom)) { // what is not there at all comes first
+		!errors.Is(unfetched, engine.ErrNoRoom)) { // an absent model is reported first
 		return j, unfetched
 	}
 	return j, unfit
 }
 
-// unlessForced lets pass what --force starts all the same.
+// unlessForced drops an error that --force overrides.
 func unlessForced(o launch.Options, err error) error {
 	if o.Request.Job.Force && errors.Is(err, engine.ErrNoRoom) {
 		return nil
@@ -67,8 +67,8 @@ func unlessForced(o launch.Options, err error) error {
 	return err
 }
 
-// fit says what a launch that serves takes of its machines: all of it with show, else what is
-// missing and what may be short; and why it cannot be.
+// fit says what a serving launch takes of its machines (everything, with show, otherwise
+// what is missing or may be short), and why it cannot run.
 func fit(a *app.App, o launch.Options, res wire.ExplainResponse, show bool) error {
 	j, err := evaluate(o, res)
 	passed := unlessForced(o, err)

@@ -16,11 +16,12 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
-// settleModel finds out what a launch has to know of its model: where this machine has it, here, else
-// of the machines that would serve it. A path is made whole: it is the same on every machine.
+// settleModel finds out what a launch must know of its model: from this machine's copy,
+// or else from the machines that would serve it. A path is made absolute: it is the same
+// on every machine.
 func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 	e, _ := engine.Named(o.Workload)
-	if e.Model == engine.OwnStore { // which it looks at itself
+	if e.Model == engine.OwnStore { // the engine checks it itself
 		return nil
 	}
 	s := &o.Request.Serve
@@ -35,7 +36,7 @@ func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 		}
 		s.Model = filepath.Join(cwd, s.Model)
 	}
-	if s.Model == "" || s.Config != nil || e.Model == engine.File { // which has no config.json
+	if s.Model == "" || s.Config != nil || e.Model == engine.File { // such a file has no config.json
 		return nil
 	}
 	dir := s.Model
@@ -57,7 +58,7 @@ func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil: // what is wrong with the launch is for the launch to say
+		case err != nil: // errors of the launch itself are left to the launch
 		default:
 			if s.Config, err = modelThere(o.Told.ExplainResponse); err != nil {
 				return fmt.Errorf("look at model %s: %w", s.Model, err)
@@ -70,21 +71,22 @@ func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 	return nil
 }
 
-// askMachines asks the machines that a launch would get for its model.
+// askMachines asks the machines that a launch would get about its model.
 func askMachines(ctx context.Context, a *app.App, o launch.Options, model string) (*launch.Answer, error) {
 	o.Model = model
 	if o.Request.Serve.Backend == "auto" {
 		o.Request.Serve.Backend = ""
 	}
-	if o.Request.Job.Wait { // machines that others have now may be its own
+	if o.Request.Job.Wait { // a queued job may get machines that are taken now
 		o.Request.Job.Wait, o.Request.Job.Share = false, true
 	}
 	return launch.Ask(ctx, a, o)
 }
 
-// modelThere is the model as the machine with the most of it has it; nil: none has it.
+// modelThere is the model as the machine with the most of it has it; nil: no machine has
+// it.
 func modelThere(res wire.ExplainResponse) (*workloads.Model, error) {
-	var best *workloads.Model // who has only the beginning of it does not know its size
+	var best *workloads.Model // a machine with only the beginning does not know the size
 	for _, n := range res.Nodes {
 		if n.Model == nil || len(n.Model.Config) == 0 {
 			continue
@@ -100,7 +102,7 @@ func modelThere(res wire.ExplainResponse) (*workloads.Model, error) {
 	return best, nil
 }
 
-// readModel looks into a folder with a model.
+// readModel reads a folder with a model.
 func readModel(dir string) (workloads.Model, error) {
 	c, err := modelcache.Look(dir)
 	if err != nil {
@@ -111,7 +113,8 @@ func readModel(dir string) (workloads.Model, error) {
 	return m, err
 }
 
-// snapshot is the folder of a model in the caller's cache of Hugging Face; empty: it is not there.
+// snapshot is a model's folder in the caller's Hugging Face cache; empty: it is not
+// there.
 func snapshot(a *app.App, model string) string {
 	cache := modelcache.Cache(func(name string) string { v, _ := a.Getenv(name); return v })
 	if !filepath.IsAbs(cache) {

@@ -34,7 +34,8 @@ of that registry, where several have the name.`,
 	return cmd
 }
 
-// recipeCompletion completes a recipe's name in the registries; files the shell knows itself.
+// recipeCompletion completes the names of recipes in the registries; the shell completes
+// files itself.
 func recipeCompletion(a *app.App) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -68,7 +69,7 @@ func recipeCompletion(a *app.App) cobra.CompletionFunc {
 	}
 }
 
-// onRecipe is a command about one recipe.
+// onRecipe makes a command about one recipe.
 func onRecipe[O any](a *app.App, cmd *cobra.Command, opts *O, name *string,
 	run func(context.Context, *app.App, O) error) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = app.Takes(1, "the recipe"), recipeCompletion(a)

@@ -47,12 +47,13 @@ only needs your consent (--trust-recipe) is said, and is no failure.`,
 	return onRecipe(a, cmd, opts, &opts.recipe.name, checkRecipe)
 }
 
-// recipePlan is what a recipe comes to.
+// recipePlan is what launching a recipe would do.
 type recipePlan struct {
 	Recipe string `json:"recipe"`
 	File   string `json:"file"`
 	recipe.Launch
-	// Consent is why a launch needs --trust-recipe; empty: it needs none, or was given it.
+	// Consent is why a launch needs --trust-recipe; empty: it is not needed, or was
+	// given.
 	Consent string `json:"consent,omitempty"`
 	// Missing are the mods that a launch would not find.
 	Missing  []string      `json:"missing,omitempty"`
@@ -60,18 +61,19 @@ type recipePlan struct {
 }
 
 type planMachine struct {
-	Machine int        `json:"machine"` // from 0, which is rank 0's
+	Machine int        `json:"machine"` // from 0, the machine of rank 0
 	Steps   []planStep `json:"steps"`   // one after the other
 }
 
-// planStep is what runs on a machine in one of a job's steps.
+// planStep is what runs on a machine in one step of a job.
 type planStep struct {
 	Stage  string    `json:"stage"`
 	Image  string    `json:"image,omitempty"`
 	Argv   []string  `json:"argv"`
 	Env    []planVar `json:"env"`
 	Mounts []string  `json:"mounts,omitempty"`
-	// ModelCache is a folder of each machine with Hugging Face's models, mounted where the server looks.
+	// ModelCache is each machine's folder of Hugging Face models, mounted where the
+	// server looks.
 	ModelCache string   `json:"model_cache,omitempty"`
 	DockerArg  []string `json:"docker_args,omitempty"`
 }
@@ -116,7 +118,8 @@ func checkRecipe(ctx context.Context, a *app.App, o recipeCheckOptions) error {
 	return nil
 }
 
-// recipeSpec is the job that a launch would make of a filled-in recipe, without asking anybody.
+// recipeSpec is the job that a launch would make of a filled-in recipe; it asks no
+// machine.
 func recipeSpec(ctx context.Context, a *app.App, o serveOptions, l recipe.Launch) (launcher.Spec, error) {
 	o.DryRun, o.ownImage = true, o.Container.Image == ""
 	take(&o, l)
@@ -130,7 +133,8 @@ func recipeSpec(ctx context.Context, a *app.App, o serveOptions, l recipe.Launch
 	return launch.Spec(a, o.Options)
 }
 
-// machinesOfSpec is what each machine runs of a job, before it is known which machines those are.
+// machinesOfSpec is what each machine of a job runs, while it is not known which machines
+// those are.
 func machinesOfSpec(spec launcher.Spec) []planMachine {
 	var out []planMachine
 	for n := range spec.Nodes {
@@ -153,7 +157,7 @@ func planStepOf(st launcher.Stage, known map[launcher.Ref]int) planStep {
 	}
 	for i, v := range st.Env {
 		if slices.ContainsFunc(st.Env[i+1:], func(later launcher.Var) bool { return later.Name == v.Name }) {
-			continue // which wins
+			continue // this one overrides it
 		}
 		step.Env = append(step.Env, planVar{v.Name, onMachine(v.Value, known), v.Source})
 	}
@@ -169,7 +173,7 @@ func planStepOf(st launcher.Stage, known map[launcher.Ref]int) planStep {
 	return step
 }
 
-// onMachine is a value with what is known of its machine before all else.
+// onMachine is a value, as far as it is known from the machine's number alone.
 func onMachine(v launcher.Value, known map[launcher.Ref]int) string {
 	out := make(launcher.Value, len(v))
 	for i, p := range v {

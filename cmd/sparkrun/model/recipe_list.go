@@ -16,7 +16,7 @@ import (
 )
 
 type recipeListOptions struct {
-	text      string // that is searched for; empty: all
+	text      string // text to search for; empty: all
 	all, json bool
 }
 
@@ -66,7 +66,7 @@ type recipeRow struct {
 	Version     string `json:"version"`
 	Model       string `json:"model,omitempty"`
 	Workload    string `json:"workload,omitempty"`
-	Nodes       int    `json:"nodes,omitempty"` // that it takes by itself; 0: it cannot be launched as it is
+	Nodes       int    `json:"nodes,omitempty"` // its own number of machines; 0: it cannot be launched as it is
 	Image       string `json:"image,omitempty"`
 	Description string `json:"description,omitempty"`
 }

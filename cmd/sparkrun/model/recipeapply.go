@@ -17,14 +17,14 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
-// recipeOptions are of launches by a recipe.
+// recipeOptions are for launches from a recipe.
 type recipeOptions struct {
-	name  string // or file; empty: none
+	name  string // a name or a file; empty: none
 	set   []string
 	trust bool
 }
 
-// settings are the recipe's values that -o gives others.
+// settings are the recipe's values that -o overrides.
 func (o recipeOptions) settings() (out []recipe.Setting, err error) {
 	for _, text := range o.set {
 		name, value, ok := strings.Cut(text, "=")
@@ -36,18 +36,18 @@ func (o recipeOptions) settings() (out []recipe.Setting, err error) {
 	return out, nil
 }
 
-// bindRecipe binds them for a workload that serves.
+// bindRecipe binds the recipe flags of a workload that serves.
 func bindRecipe(a *app.App, cmd *cobra.Command, o *recipeOptions) {
 	fs := cmd.Flags()
 	fs.StringVar(&o.name, "recipe", "", "serve the model of this recipe: a file, or a `NAME` of sparkrun recipe list")
 	bindFill(fs, o)
 	app.CompleteFlag(cmd, "recipe",
 		func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-			return recipeCompletion(a)(cmd, nil, typed) // what else stands in the line does not matter
+			return recipeCompletion(a)(cmd, nil, typed) // the rest of the line does not matter
 		})
 }
 
-// bindFill binds what fills a recipe in.
+// bindFill binds the flags that fill in a recipe.
 func bindFill(fs *pflag.FlagSet, o *recipeOptions) {
 	fs.StringArrayVarP(&o.set, "option", "o", nil, "give a value of the recipe another: `NAME=VALUE`; repeat for more")
 	fs.BoolVar(&o.trust, "trust-recipe", false,
@@ -55,9 +55,9 @@ func bindFill(fs *pflag.FlagSet, o *recipeOptions) {
 			"and variables of yours into its image")
 }
 
-// applyRecipe puts a launch's recipe into its options, where nothing else was asked for: the
-// command line counts more than the recipe, and the recipe more than defaults. What of the recipe
-// is not followed is said.
+// applyRecipe puts a launch's recipe into its options, unless they say otherwise: the
+// command line overrides the recipe, and the recipe overrides defaults. It prints which
+// parts of the recipe are not followed.
 func applyRecipe(a *app.App, o *serveOptions) error {
 	switch {
 	case o.recipe.name == "" && (len(o.recipe.set) > 0 || o.recipe.trust):
@@ -98,7 +98,7 @@ func applyRecipe(a *app.App, o *serveOptions) error {
 	return nil
 }
 
-// modsOf are a recipe's mods, to be brought along.
+// modsOf are a recipe's mods, as files of the job.
 func modsOf(a *app.App, r foundRecipe, l recipe.Launch) (out []filesync.Source, err error) {
 	var missing []error
 	for _, mod := range l.Mods {
@@ -124,7 +124,7 @@ func take(o *serveOptions, l recipe.Launch) {
 	o.Secrets = append(o.Secrets, l.Secrets...)
 }
 
-// fillRecipe fills a recipe in with what a launch asks for.
+// fillRecipe fills in a recipe with what a launch asks for.
 func fillRecipe(a *app.App, r foundRecipe, o serveOptions) (recipe.Launch, error) {
 	set, err := o.recipe.settings()
 	if err != nil {
@@ -142,7 +142,7 @@ func fillRecipe(a *app.App, r foundRecipe, o serveOptions) (recipe.Launch, error
 		nodes = 1
 	}
 	image := o.Container.Image
-	if o.ownImage { // which nobody has named
+	if o.ownImage { // the default image, which nobody has named
 		image = ""
 	}
 	return r.Launch(recipe.Options{

@@ -12,19 +12,19 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
-// foundRecipe is a recipe and where it lies.
+// foundRecipe is a recipe and where it was found.
 type foundRecipe struct {
 	recipe.Recipe
-	name string // that finds it again
+	name string // a name that finds it again
 	file string
-	from *registry // nil: a file by itself
+	from *registry // nil: a file outside any registry
 }
 
-// errNoRecipe is wrapped by the error of a name that is none.
+// errNoRecipe says that no recipe has the name.
 var errNoRecipe = errors.New("no such recipe")
 
 // findRecipe looks for a recipe: @REGISTRY/NAME, a file, NAME.yaml here, or NAME in the
-// registries, where it must be one.
+// registries, where it must be unique.
 func findRecipe(a *app.App, name string) (foundRecipe, error) {
 	if strings.Contains(name, "://") {
 		return foundRecipe{}, app.Usagef("recipe %s: an address is not fetched: download the file, read it, and "+
@@ -51,7 +51,7 @@ func findRecipe(a *app.App, name string) (foundRecipe, error) {
 		}
 		known = true
 		files, err := r.files()
-		if err != nil { // another may have it
+		if err != nil { // another registry may have it
 			a.Say(err.Error())
 		}
 		for _, f := range files {
@@ -80,7 +80,7 @@ func findRecipe(a *app.App, name string) (foundRecipe, error) {
 		"`sparkrun recipe search TEXT`", name, errNoRecipe)
 }
 
-// nested is a recipe's path in its registry, without its ending.
+// nested is a recipe's path in its registry, without its extension.
 func (r registry) nested(file string) string {
 	rel, err := filepath.Rel(r.recipes, file)
 	if err != nil {
@@ -89,7 +89,8 @@ func (r registry) nested(file string) string {
 	return strings.TrimSuffix(rel, filepath.Ext(rel))
 }
 
-// recipeFile is a file by that name, with its ending or without, from the working directory.
+// recipeFile is a file of that name, with its extension or without, from the working
+// directory.
 func recipeFile(a *app.App, name string) (string, bool) {
 	path := name
 	if !filepath.IsAbs(path) {
@@ -115,7 +116,7 @@ func allRegistries(a *app.App) ([]registry, error) {
 	return r.all(a.Say)
 }
 
-// registryOf is the one that a file lies in, whose mods are its mods; nil: none.
+// registryOf is the registry that contains a file, for its mods; nil: none.
 func registryOf(a *app.App, file string) *registry {
 	list, err := openRegistries(a)
 	if err != nil {
@@ -145,14 +146,14 @@ func openRecipe(name, file string, from *registry) (foundRecipe, error) {
 	return foundRecipe{Recipe: r, name: name, file: file, from: from}, nil
 }
 
-// modFolder is where a mod lies: beside the recipe, in its repository, in its registry, or, as the
-// Python tool has it, in a registry called eugr.
+// modFolder is the folder of a mod: beside the recipe, in its repository, in its
+// registry, or, as in the Python tool, in a registry called eugr.
 func modFolder(a *app.App, r foundRecipe, mod string) (string, error) {
 	list, err := openRegistries(a)
 	if err != nil {
 		return "", err
 	}
-	all, err := list.all(func(string) {}) // who looked for the recipe has told
+	all, err := list.all(func(string) {}) // findRecipe has printed these already
 	if err != nil {
 		return "", err
 	}

@@ -17,24 +17,25 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
-// A registry is a folder with recipes: one of the user's, or a checkout of a git repository.
-// Which there are is kept in a file beside the contexts.
+// A registry is a folder with recipes: one of the user's, or a checkout of a git
+// repository. The list of registries is a file beside the contexts.
 
 // registryFolder is an entry of that file.
 type registryFolder struct {
 	Folder string `json:"folder"`         // absolute
-	Name   string `json:"name,omitempty"` // empty: the folder's, or those of its manifest
+	Name   string `json:"name,omitempty"` // empty: the folder's name, or the names in its manifest
 }
 
-// registry is one that recipes are looked for in. A folder with a manifest may have several.
+// registry is one registry in which recipes are looked for. A folder with a manifest may
+// have several.
 type registry struct {
 	name, description string
-	folder            string // that was added
+	folder            string // the folder that was added
 	recipes, mods     string // folders; mods may be empty
-	hidden            bool   // from lists; @NAME finds it
+	hidden            bool   // not listed; @NAME finds it
 }
 
-// registries is the file of them.
+// registries is the file that lists them.
 type registries struct{ file string }
 
 func openRegistries(a *app.App) (registries, error) {
@@ -59,7 +60,7 @@ func (r registries) folders() (out []registryFolder, err error) {
 	return out, nil
 }
 
-// write replaces the file at once.
+// write replaces the file atomically.
 func (r registries) write(all []registryFolder) error {
 	text, err := json.MarshalIndent(all, "", "  ")
 	if err == nil {
@@ -74,8 +75,8 @@ func (r registries) write(all []registryFolder) error {
 	return nil
 }
 
-// all are the registries, in the order in which they were added. A folder that cannot be read
-// is told to say, and passed over: it may be on a disk that is not there.
+// all are the registries, in the order in which they were added. A folder that cannot be
+// read is reported to say and skipped: its disk may not be mounted.
 func (r registries) all(say func(string)) ([]registry, error) {
 	folders, err := r.folders()
 	if err != nil {
@@ -92,7 +93,8 @@ func (r registries) all(say func(string)) ([]registry, error) {
 	return out, nil
 }
 
-// names are those that a folder's registries go by; one that cannot be read goes by its own or its folder's.
+// names are the names of a folder's registries; one that cannot be read has its own name
+// or its folder's.
 func (f registryFolder) names() (out []string) {
 	found, err := f.open()
 	if err != nil {
@@ -104,8 +106,8 @@ func (f registryFolder) names() (out []string) {
 	return out
 }
 
-// manifest is .sparkrun/registry.yaml of a repository; the longer names are those of the Python
-// tool's own list.
+// manifest is .sparkrun/registry.yaml of a repository; the longer field names are those
+// of the Python tool's own list.
 type manifest struct {
 	Registries []struct {
 		Name        string `yaml:"name"`
@@ -119,10 +121,10 @@ type manifest struct {
 	} `yaml:"registries"`
 }
 
-// maxManifest bounds one, in bytes.
+// maxManifest bounds a manifest's size, in bytes.
 const maxManifest = 1 << 20
 
-// open gives the registries of a folder.
+// open reads the registries of a folder.
 func (f registryFolder) open() ([]registry, error) {
 	wrong := func(err error) ([]registry, error) {
 		return nil, fmt.Errorf("registry %s: %w", cmp.Or(f.Name, f.Folder), err)
@@ -180,7 +182,8 @@ func (f registryFolder) open() ([]registry, error) {
 	return out, nil
 }
 
-// plain is a folder without a manifest: recipes in recipes/ where there is such a folder, mods in mods/.
+// plain is a folder without a manifest: its recipes are in recipes/ where that exists,
+// its mods in mods/.
 func (f registryFolder) plain() registry {
 	one := registry{name: cmp.Or(f.Name, filepath.Base(f.Folder)), folder: f.Folder, recipes: f.Folder,
 		mods: filepath.Join(f.Folder, "mods")}
@@ -195,7 +198,7 @@ func isFolder(path string) bool {
 	return err == nil && fi.IsDir()
 }
 
-// readBounded reads a regular file of at most so many bytes.
+// readBounded reads a regular file of at most that many bytes.
 func readBounded(path string, most int64) ([]byte, error) {
 	fi, err := os.Stat(path)
 	switch {
@@ -209,14 +212,15 @@ func readBounded(path string, most int64) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// Bounds of a walk through a registry.
+// Bounds on walking through a registry.
 const (
 	maxRecipes     = 2000
 	maxRecipeDepth = 4
 )
 
-// files are a registry's recipes. Links are not followed: what they lead to is not the registry's. An
-// error is of a folder that could not be read; those of the others are there all the same.
+// files are a registry's recipes. Links are not followed, since what they lead to is not
+// in the registry. The error is about folders that could not be read; the recipes of the
+// others are returned with it.
 func (r registry) files() (out []string, err error) {
 	var unread error
 	err = filepath.WalkDir(r.recipes, func(path string, d fs.DirEntry, err error) error {
@@ -254,7 +258,7 @@ func isYAML(path string) bool {
 	return slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(path))
 }
 
-// stem is a recipe's name by its file.
+// stem is a recipe's name, from its file.
 func stem(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 }

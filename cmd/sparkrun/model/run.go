@@ -41,7 +41,7 @@ recipes says how the two differ.`,
 			case o.recipe.name == "":
 				return app.Usagef("the recipe is missing: sparkrun run RECIPE")
 			}
-			l.Request.Serve.Model, l.Workload = "", "" // the recipe says
+			l.Request.Serve.Model, l.Workload = "", "" // the recipe gives both
 			return run(ctx, a, l)
 		}),
 	}

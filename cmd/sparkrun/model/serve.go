@@ -1,5 +1,5 @@
-// Package model decides what a person types to serve a model: by an engine or a recipe; and what is asked of the
-// machines before, so that a model has room there.
+// Package model decides what a person types to serve a model, by an engine or a recipe,
+// and what is asked of the machines beforehand so that the model fits there.
 //
 // It must not know an engine by name: workloads/engine has a row for each.
 package model
@@ -33,12 +33,12 @@ const (
 	runtimeDocker = "docker"
 )
 
-// serveOptions are a launch that serves a model.
+// serveOptions are for a launch that serves a model.
 type serveOptions struct {
 	launch.Options
 	recipe  recipeOptions
 	runtime string // "host", "docker" or empty: docker
-	// ownImage says that nobody has named one.
+	// ownImage says that the image is the engine's default: nobody has named one.
 	ownImage bool
 }
 
@@ -59,7 +59,7 @@ func bindServe(cmd *cobra.Command, o *serveOptions, l *launch.Options) {
 	help.Common(fs, "tp", "pp", "port", "host", "runtime")
 }
 
-// bindBackend binds what engines have that spread in two ways.
+// bindBackend binds the flag of engines that can spread in two ways.
 func bindBackend(cmd *cobra.Command, o *launch.Options) {
 	s, fs := &o.Request.Serve, cmd.Flags()
 	fs.Var(app.Choice{V: &s.Backend, Words: []string{"auto", workloads.BackendNative, workloads.BackendRay}},
@@ -69,8 +69,8 @@ func bindBackend(cmd *cobra.Command, o *launch.Options) {
 	help.Group(fs, "Server", "backend", "dp")
 }
 
-// run completes the options of a workload that serves and runs it: a model, and what
-// stands after --.
+// run completes the options of a workload that serves and runs it: with a model, and the
+// arguments after --.
 func (o *serveOptions) run(a *app.App, l *launch.Options, run launch.Starter) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s := &l.Request.Serve
@@ -88,7 +88,7 @@ func (o *serveOptions) run(a *app.App, l *launch.Options, run launch.Starter) fu
 			return app.Usagef("--runtime host and --image: give one of them")
 		case o.runtime != runtimeHost && l.Container.Image == "":
 			e, is := engine.Named(cmd.Name())
-			if !is { // run, whose recipe says
+			if !is { // run has no engine: the recipe names it
 				e = engine.Usual()
 			}
 			l.Container.Image, o.ownImage = e.Image, true
@@ -96,7 +96,7 @@ func (o *serveOptions) run(a *app.App, l *launch.Options, run launch.Starter) fu
 		if err := l.Complete(cmd, nil); err != nil {
 			return err
 		}
-		if !o.ownImage { // else settle asks, once it has found one
+		if !o.ownImage { // otherwise settle checks, once it has found an image
 			if err := l.Container.NeedsImage(); err != nil {
 				return err
 			}
@@ -106,7 +106,8 @@ func (o *serveOptions) run(a *app.App, l *launch.Options, run launch.Starter) fu
 	}
 }
 
-// gather puts a recipe into the launch, and finds out what has to be known of its model and its server.
+// gather applies the recipe, and finds out what must be known of the model and its
+// server.
 func (o *serveOptions) gather(ctx context.Context, a *app.App, l *launch.Options) error {
 	s := *o
 	s.Options = *l
@@ -123,8 +124,8 @@ func (o *serveOptions) gather(ctx context.Context, a *app.App, l *launch.Options
 	return nil
 }
 
-// settle finds out what a launch that serves needs to know before there is a job: the
-// image, what the model is like, and by which backend it spreads.
+// settle finds out what a serving launch needs to know before there is a job: the image,
+// the model's size and shape, and the backend by which it spreads.
 func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 	e, _ := engine.Named(o.Workload)
 	s := &o.Request.Serve
@@ -134,7 +135,7 @@ func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 		if err != nil {
 			return err
 		}
-		o.Container.Image = e.Image // of `run` a recipe alone has said which it is
+		o.Container.Image = e.Image // for `run` only the recipe has named the engine
 		if image != "" {
 			o.Container.Image, from = image, file
 		}
@@ -151,7 +152,7 @@ func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 		}
 	}
 	o.Request.Environ = a.Environ
-	if o.Container.Image != "" { // launch makes the whole of it later
+	if o.Container.Image != "" { // launch completes it later
 		o.Request.Container = &launcher.Container{Image: o.Container.Image}
 	}
 	if err := o.settleModel(ctx, a); err != nil {
@@ -180,10 +181,10 @@ func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 	return nil
 }
 
-// settleBackend finds out whether a server has a way of its own over machines.
+// settleBackend finds out whether a server can spread over machines by itself.
 func (o *serveOptions) settleBackend(ctx context.Context, a *app.App, e engine.Engine) (err error) {
 	switch s := &o.Request.Serve; {
-	case o.ownImage && o.Container.Image == e.Image: // which is known to
+	case o.ownImage && o.Container.Image == e.Image: // the default image is known to
 		s.Backend = workloads.BackendNative
 	case o.DryRun:
 		s.Backend = workloads.BackendNative
@@ -193,15 +194,16 @@ func (o *serveOptions) settleBackend(ctx context.Context, a *app.App, e engine.E
 			return err
 		}
 		s.Backend, err = askBackend(ctx, a, e, o.Options)
-		o.Told = nil // a job has run there since, whose image may have been fetched
+		o.Told = nil // a job has run there since, and may have fetched its image
 	}
 	return err
 }
 
-// imagesFile is where images are named, of a user and of a machine.
+// imagesFile is the file that names images, for a user or for a machine.
 const imagesFile = "images.yaml"
 
-// imageOf gives the image that a file names for a workload, and the file; the user's wins.
+// imageOf gives the image that a file names for a workload, and that file; the user's
+// file overrides the machine's.
 func imageOf(a *app.App, workload string) (image, file string, err error) {
 	dirs := []string{"/etc/sparkrun"}
 	if own, err := a.UserFolder("XDG_CONFIG_HOME", ".config"); err == nil { // a service has no home
@@ -217,7 +219,7 @@ func imageOf(a *app.App, workload string) (image, file string, err error) {
 		if err == nil {
 			err = yaml.Unmarshal(b, &all)
 		}
-		if wrong := (*yaml.TypeError)(nil); errors.As(err, &wrong) { // whose words are Go's
+		if wrong := (*yaml.TypeError)(nil); errors.As(err, &wrong) { // yaml's own text speaks of Go types
 			err = errors.New("not all of it is lines of a workload and its image")
 		}
 		for name := range all {
@@ -236,8 +238,8 @@ func imageOf(a *app.App, workload string) (image, file string, err error) {
 	return "", "", nil
 }
 
-// question is the launch that has a server's help told by one of the machines, in the place where
-// the server would run. Nothing is brought along for it, so that nothing changes its image.
+// question is the launch by which one of the machines prints a server's help, where the
+// server itself would run. It brings no files along, so that nothing changes the image.
 func question(o launch.Options, e engine.Engine) launch.Options {
 	ask := o
 	ask.Workload, ask.Detach, ask.JSON, ask.Stage, ask.Secrets = "exec", false, false, nil, nil

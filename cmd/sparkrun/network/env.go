@@ -20,9 +20,9 @@ import (
 )
 
 type envOptions struct {
-	node   string // a host; empty means this machine, or rank 0's
+	node   string // a host; empty means this machine, or the one of rank 0
 	format string
-	job    launcher.Spec // who takes part, and which NCCL
+	job    launcher.Spec // its nodes, and its NCCL
 }
 
 // NewEnvCmd makes `sparkrun env`.
@@ -116,7 +116,7 @@ func runEnv(ctx context.Context, a *app.App, o envOptions) error {
 	return a.Table(rows)
 }
 
-// placeIn works out a machine's place in the job and its variables.
+// placeIn works out a machine's place in the job, and its variables.
 func placeIn(st wire.Status, o envOptions) (placeEnv, error) {
 	spec := o.job
 	if spec.Nodes == 0 && len(spec.On) == 0 {
@@ -154,7 +154,7 @@ func placeIn(st wire.Status, o envOptions) (placeEnv, error) {
 	return p, err
 }
 
-// writeShell writes what a POSIX shell can source.
+// writeShell writes variables that a POSIX shell can source.
 func writeShell(w io.Writer, vars []envgen.Var) error {
 	for _, v := range vars {
 		if _, err := fmt.Fprintf(w, "export %s='%s'\n", v.Name, strings.ReplaceAll(v.Value, "'", `'\''`)); err != nil {
@@ -164,9 +164,9 @@ func writeShell(w io.Writer, vars []envgen.Var) error {
 	return nil
 }
 
-// writeEnvFile writes docker's env file: NAME=VALUE to the end of the line,
-// without escapes (docker/cli, pkg/kvfile), so that a line break cannot be said.
-// Nor can a value in quotes: newer dockers take them off, older ones do not.
+// writeEnvFile writes docker's env file: NAME=VALUE up to the end of the line, without
+// escapes (docker/cli, pkg/kvfile), so that a line break cannot be written. Nor can a
+// value in quotes: newer dockers remove them, older ones do not.
 func writeEnvFile(w io.Writer, vars []envgen.Var) error {
 	for _, v := range vars {
 		if strings.ContainsAny(v.Value, "\r\n\"'") {

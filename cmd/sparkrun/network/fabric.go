@@ -1,7 +1,7 @@
-// Package network decides what a person types about the links between machines: what is cabled, which addresses and
-// variables follow, and what tests of the links gave.
+// Package network decides what a person types about the links between machines: what is
+// cabled, which addresses and variables follow, and what tests of the links found.
 //
-// It must not judge a link: envgen and workloads do.
+// It must not evaluate a link: envgen and workloads do.
 package network
 
 import (
@@ -88,7 +88,7 @@ will do, it needs no agent and no hardware.`,
 	return cmd
 }
 
-// check refuses what cannot be had together.
+// check refuses flags that exclude each other.
 func (o fabricOptions) check() error {
 	var forms []string
 	for _, form := range []struct {
@@ -146,7 +146,7 @@ func runFabric(ctx context.Context, a *app.App, o fabricOptions) error {
 	return err
 }
 
-// show is the drawing or the tables, with what people want to know beside them.
+// show gives the drawing or the tables, with the findings and notes.
 func show(a *app.App, v *fabricView, o fabricOptions) string {
 	if o.drawing {
 		return topology.Map(v.scene.Topology, a.Columns())
@@ -154,7 +154,7 @@ func show(a *app.App, v *fabricView, o fabricOptions) string {
 	return v.tables()
 }
 
-// readView takes the cluster's view, this machine's own, or a report's.
+// readView reads the cluster's view, this machine's own, or a report's.
 func readView(ctx context.Context, a *app.App, o fabricOptions) (*fabricView, error) {
 	if o.from != "" {
 		return replay(ctx, a, o.from)
@@ -168,7 +168,7 @@ func readView(ctx context.Context, a *app.App, o fabricOptions) (*fabricView, er
 	if err != nil {
 		return nil, err
 	}
-	// What was counted is worth having and not worth failing for.
+	// The counters are useful, but not worth failing for.
 	counters, err := wire.Counters.Call(ctx, b, wire.Empty{})
 	v, verr := newFabricView(st, counters.Nodes)
 	if verr != nil {
@@ -180,7 +180,7 @@ func readView(ctx context.Context, a *app.App, o fabricOptions) (*fabricView, er
 	return v, nil
 }
 
-// ownView reads this machine where no agent does.
+// ownView reads this machine where no agent runs.
 func ownView(ctx context.Context, a *app.App) (*fabricView, error) {
 	inv, err := a.Survey(ctx)
 	if err != nil {
@@ -194,8 +194,8 @@ func ownView(ctx context.Context, a *app.App) (*fabricView, error) {
 	}, nil)
 }
 
-// classic prints one of the classic tools' texts for this machine, or for those
-// that were named; several get headings.
+// classic prints the output of one of the classic tools for this machine or the named
+// ones; for several it adds headings.
 func classic(a *app.App, v *fabricView, named []string, print func(envgen.Inventory) string) error {
 	if len(named) == 0 {
 		if err := v.only([]string{v.status.Self}); err != nil {
@@ -216,7 +216,7 @@ func classic(a *app.App, v *fabricView, named []string, print func(envgen.Invent
 	return err
 }
 
-// writeFile writes to a file, or to standard output where it is called "-".
+// writeFile writes to a file, or to standard output where the name is "-".
 func writeFile(a *app.App, name string, content []byte) error {
 	if name == "-" {
 		_, err := a.Out.Write(content)
@@ -228,7 +228,7 @@ func writeFile(a *app.App, name string, content []byte) error {
 	return nil
 }
 
-// only leaves the named machines, in the order of the cluster.
+// only keeps the named machines, in the cluster's order.
 func (v *fabricView) only(hosts []string) error {
 	if len(hosts) == 0 {
 		return nil

@@ -26,8 +26,8 @@ const (
 	doctorFile   = "doctor.json"
 )
 
-// replay makes the view of a report: what was captured on each machine goes
-// through the same reader and the same rules as on the machine itself.
+// replay makes the view of a report: what was captured on each machine is read by the
+// same reader and the same rules as on the machine itself.
 func replay(ctx context.Context, a *app.App, name string) (*fabricView, error) {
 	from := a.In
 	if name != "-" {
@@ -86,8 +86,8 @@ func replayed(ctx context.Context, b bundle.Bundle) (*fabricView, error) {
 
 var errNotCaptured = errors.New("nothing was captured")
 
-// reread reads one machine's captured tree anew. What its probe heard and its
-// user declared is in no tree, and stays as it was.
+// reread reads one machine's captured tree. What its probe heard and its user declared is
+// in no tree, and is kept as it is.
 func reread(ctx context.Context, files map[string][]byte) (envgen.Inventory, error) {
 	c, err := fabric.OpenCapture(files)
 	if errors.Is(err, fs.ErrNotExist) && len(files) == 0 {
@@ -109,8 +109,7 @@ func reread(ctx context.Context, files map[string][]byte) (envgen.Inventory, err
 	return whole, nil
 }
 
-// create opens a file that is to be written, or standard output where it is
-// called "-".
+// create opens a file for writing, or standard output where the name is "-".
 func create(a *app.App, name string) (io.Writer, func() error, error) {
 	if name == "-" {
 		return a.Out, func() error { return nil }, nil

@@ -19,12 +19,12 @@ type fabricView struct {
 	status   wire.Status
 	counters []wire.NodeCounters
 	scene    topology.Scene
-	// notes say to people what is missing in the view and why.
+	// notes tell people what is missing in the view, and why.
 	notes []string
 }
 
-// newFabricView derives the topology of the nodes that something is known of. A
-// witness has no part in it.
+// newFabricView derives the topology of those nodes about which something is known,
+// except witnesses.
 func newFabricView(st wire.Status, counters []wire.NodeCounters) (*fabricView, error) {
 	v := &fabricView{status: st, counters: counters, scene: topology.Scene{Inventories: map[string]envgen.Inventory{}}}
 	if st.Problem != "" {
@@ -59,8 +59,8 @@ func newFabricView(st wire.Status, counters []wire.NodeCounters) (*fabricView, e
 	return v, err
 }
 
-// fabricObject is what --json prints. Scripts read it: fields may come, none
-// may go.
+// fabricObject is what --json prints. Scripts read it: fields may be added, none may be
+// removed.
 type fabricObject struct {
 	Self     string              `json:"self"`
 	Leader   string              `json:"leader"`
@@ -131,7 +131,7 @@ func (v *fabricView) heading(n wire.NodeStatus) string {
 	return text
 }
 
-// portRows are a line for each device, a port's role with its first.
+// portRows has a line for each device; the first of a port has its role.
 func portRows(n envgen.TopologyNode, inv envgen.Inventory) [][]string {
 	rows := [][]string{{"PORT", "ROLE", "PCI", "HCA", "NIC", "STATE", "SPEED", "MTU", "ADDRESSES", "GID", "PCIE",
 		"FIRMWARE", "WHY"}}
@@ -149,8 +149,8 @@ func portRows(n envgen.TopologyNode, inv envgen.Inventory) [][]string {
 	return rows
 }
 
-// deviceState joins what RDMA says of the device with what its interface says,
-// where the two differ.
+// deviceState joins RDMA's state of the device with that of its interface, where the two
+// differ.
 func deviceState(d envgen.DeviceState) string {
 	state := cmp.Or(d.State, "unknown")
 	switch {
@@ -213,8 +213,7 @@ func pcieText(h envgen.HCA) string {
 	return fmt.Sprintf("%g GT/s x%d", *h.PCIeGTps, *h.PCIeLanes)
 }
 
-// countFindings says how many mistakes there are; empty without any that needs
-// doing.
+// countFindings says how many faults there are; empty where none needs action.
 func countFindings(all []envgen.Finding) string {
 	var words []string
 	for _, s := range []envgen.Severity{envgen.SeverityError, envgen.SeverityWarning} {

@@ -17,8 +17,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// watchFabric shows the fabric at every change, until it is interrupted. The
-// agent tells of changes; nothing here asks again while all is well.
+// watchFabric shows the fabric after every change, until it is interrupted. The agent
+// sends the changes; nothing is polled as long as that works.
 func watchFabric(ctx context.Context, a *app.App, o fabricOptions) error {
 	b := a.Dial()
 	defer b.Close()
@@ -34,7 +34,7 @@ func watchFabric(ctx context.Context, a *app.App, o fabricOptions) error {
 		})
 		switch {
 		case ctx.Err() != nil:
-			return nil // Ctrl-C is how a watch ends
+			return nil // Ctrl-C is the normal end of a watch
 		case errors.Is(err, follow.ErrOutput), first && errors.Is(err, node.ErrNoAgent), err != nil && !app.Passing(err):
 			return err
 		case err != nil:
@@ -54,8 +54,8 @@ type fabricWatch struct {
 	last *fabricView
 }
 
-// take shows a view. One that a node without a leader has by itself says less
-// than the one before it, which stands.
+// take shows a view. The view of a node without a leader says less than the one before,
+// which is kept.
 func (w *fabricWatch) take(st wire.Status) error {
 	if st.Leader == "" && w.last != nil && w.last.status.Leader != "" {
 		w.last.status.Problem = st.Problem
@@ -78,7 +78,7 @@ func (w *fabricWatch) take(st wire.Status) error {
 	return w.show(v, lines)
 }
 
-// show draws anew on a terminal, and elsewhere prints what changed.
+// show redraws on a terminal, and elsewhere prints what changed.
 func (w *fabricWatch) show(v *fabricView, lines []string) error {
 	stamp := w.now().Format("2006-01-02T15:04:05.000Z07:00")
 	var b strings.Builder
@@ -96,7 +96,7 @@ func (w *fabricWatch) show(v *fabricView, lines []string) error {
 	return nil
 }
 
-// membersChanged tells of leaders and of members that came and went.
+// membersChanged reports changes of leader and of members.
 func membersChanged(before, after wire.Status) []string {
 	var lines []string
 	if before.Leader != after.Leader || before.Problem != after.Problem && after.Leader != "" {

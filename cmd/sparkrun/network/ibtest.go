@@ -18,7 +18,8 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/nettest/ibtest"
 )
 
-// ibReport is what --json prints. Scripts read it: fields may come, none may go.
+// ibReport is what --json prints. Scripts read it: fields may be added, none may be
+// removed.
 type ibReport struct {
 	ibtest.Report
 	Plan    ibtest.Plan       `json:"plan"`
@@ -26,7 +27,8 @@ type ibReport struct {
 	Last    *ibtest.Record    `json:"last,omitempty"`
 }
 
-// startIBTest plans the test, launches it as `launch --json` would, reads along, and judges.
+// startIBTest plans the test, launches it as `launch --json` would, reads its output, and
+// evaluates it.
 func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 	if err := checkIB(o); err != nil {
 		return err
@@ -50,7 +52,7 @@ func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 	}
 	var exit *app.ExitError
 	if lerr != nil && (!errors.As(lerr, &exit) || w.told.Len() == 0) {
-		return lerr // it never ran, or gave nothing: launch has said why
+		return lerr // it never ran, or printed nothing: launch has said why
 	}
 	var hosts []string
 	for _, n := range plan.Nodes {
@@ -66,10 +68,10 @@ func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 	if err := tellIB(a, rep, view.status.Cluster, o); lerr == nil {
 		return err
 	}
-	return lerr // the rank's code; launch has said which
+	return lerr // the rank's exit code; launch has said which
 }
 
-// planIB learns what there is to test, and works out what to measure when.
+// planIB finds out what can be tested, and plans what to measure when.
 func planIB(ctx context.Context, a *app.App, o *ibOptions) (*fabricView, []wire.NodeCounters, ibtest.Plan, error) {
 	b := a.Dial()
 	defer b.Close()
@@ -101,17 +103,17 @@ func planIB(ctx context.Context, a *app.App, o *ibOptions) (*fabricView, []wire.
 	for _, n := range plan.Nodes {
 		job.On = append(job.On, n.Host)
 	}
-	job.Force = true // what is broken is what the test is to find
+	job.Force = true // the test is meant to find what is broken
 	ib := &o.Request.IBTest
 	ib.Command, ib.Plan, ib.Size = ibtest.NodeCommand, text, len(plan.Nodes)
 	ib.Program, ib.Ports = ibtest.Program(plan.Steps[0].Test), plan.MostServers()
 	return view, countedNow(ctx, b), plan, nil
 }
 
-// ibNodes picks the machines, by id, in the order of ranks.
+// ibNodes chooses the machines, by id, in the order of ranks.
 func ibNodes(view *fabricView, o ibOptions) ([]string, error) {
 	job := o.Request.Job
-	ids := map[string]string{} // of those that are ready, by host
+	ids := map[string]string{} // of the nodes that are ready, by host
 	var all []string
 	for _, n := range view.status.Nodes {
 		if n.State == "ready" && !n.Witness && !slices.Contains(job.Exclude, n.Host) {
@@ -145,7 +147,7 @@ func ibNodes(view *fabricView, o ibOptions) ([]string, error) {
 	return chosen, nil
 }
 
-// ibForecast says what is going to be measured, and how long it takes.
+// ibForecast says what will be measured, and how long it takes.
 func ibForecast(p ibtest.Plan, o ibtest.Options) string {
 	lanes, pairs := 0, map[[2]int]bool{}
 	for _, c := range p.Cables {
@@ -161,7 +163,7 @@ func ibForecast(p ibtest.Plan, o ibtest.Options) string {
 	return text
 }
 
-// hasPerftest asks all machines, so that all that lack it are named at once.
+// hasPerftest asks all machines, so that all that lack it are named together.
 func hasPerftest(ctx context.Context, a *app.App, o ibOptions) error {
 	return app.Interruptible(ctx, func(ctx context.Context) error {
 		res, err := launch.Ask(ctx, a, o.Options)
@@ -178,11 +180,11 @@ func hasPerftest(ctx context.Context, a *app.App, o ibOptions) error {
 			return fmt.Errorf("%s is not on %s: sudo apt install %s there", o.Request.IBTest.Program,
 				strings.Join(lack, ", "), ibtest.Package)
 		}
-		return nil // all else the launch says itself
+		return nil // the launch reports any other problem itself
 	})
 }
 
-// tellIB prints, remembers, and makes the exit code.
+// tellIB prints the report, records it, and makes the exit code.
 func tellIB(a *app.App, rep ibReport, cluster string, o ibOptions) error {
 	now := ibtest.NewRecord(rep.Plan, o.test.Verb, rep.Report)
 	now.At, now.Cluster = time.Now().UTC(), cluster
@@ -237,7 +239,7 @@ func ibText(rep ibReport, now ibtest.Record, columns int) string {
 	return b.String()
 }
 
-// worstOf is a record in words.
+// worstOf is a record's worst result, in words.
 func worstOf(r ibtest.Record) string {
 	var words []string
 	if r.Gbps != nil {
@@ -249,7 +251,7 @@ func worstOf(r ibtest.Record) string {
 	return strings.Join(append(words, string(r.Grade)), ", ")
 }
 
-// ibWatcher reads what the ranks tell of each run; it keeps what they say beside it.
+// ibWatcher reads what the ranks print of each run, and keeps their other lines.
 type ibWatcher struct {
 	ranksOutput
 	plan ibtest.Plan
@@ -278,7 +280,7 @@ func (w *ibWatcher) line(l follow.OutputLine) {
 	}
 }
 
-// ibFigure is a run's result in a word.
+// ibFigure is a run's result as one word.
 func ibFigure(l ibtest.Line) string {
 	m, err := ibtest.Read(l.Out, l.File)
 	switch {

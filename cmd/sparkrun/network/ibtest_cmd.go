@@ -11,12 +11,12 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/nettest/ibtest"
 )
 
-// ibOptions are ib-test's: its launch, what it measures, and what is about its result.
+// ibOptions are ib-test's: its launch, what it measures, and how its result is used.
 type ibOptions struct {
 	launch.Options
 	test         ibtest.Options
-	gate         float64 // of what is expected; 0: none
-	expect       float64 // Gb/s of a cable; 0: what is known
+	gate         float64 // fraction of what is expected; 0: none
+	expect       float64 // Gb/s of a cable; 0: the known rate
 	expectMicros float64
 	verbose      bool
 }

@@ -20,22 +20,23 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/nettest/nccltest"
 )
 
-// testReport is what --json prints. Scripts read it: fields may come, none may go.
+// testReport is what --json prints. Scripts read it: fields may be added, none may be
+// removed.
 type testReport struct {
 	Verdict nccltest.Verdict  `json:"verdict"`
-	Program string            `json:"program,omitempty"` // of nccl-tests, as sparkrun found it
+	Program string            `json:"program,omitempty"` // the path of nccl-tests that sparkrun found
 	Result  nccltest.Table    `json:"result"`
 	Log     nccltest.Log      `json:"nccl_log"`
 	Traffic []nettest.Traffic `json:"traffic,omitempty"`
 	Last    *nccltest.Record  `json:"last,omitempty"`
 
-	early  *nccltest.Verdict  // where there was nothing to judge
-	places []rendezvous.Place // of the launch; nil: a text was read, or nobody said
+	early  *nccltest.Verdict  // set where there was nothing to evaluate
+	places []rendezvous.Place // of the launch; nil: a text was read, or the launch did not say
 	ended  rendezvous.End     // how the launch ended; empty: a text was read
 }
 
-// hosts are those that ran it, by the names that the cluster has for them: nccl-tests prints the
-// machine's own, which may be another.
+// hosts are the hosts that ran the test, by their names in the cluster: nccl-tests prints
+// each machine's own name, which may differ.
 func (r testReport) hosts() []string {
 	if len(r.places) == 0 {
 		return r.Result.Hosts()
@@ -47,15 +48,16 @@ func (r testReport) hosts() []string {
 	return hosts
 }
 
-// ofLinks tells whether a result is a word on the links: one that was stopped, or left, is none, nor one
-// that failed before NCCL had a part in it.
+// ofLinks tells whether a result says anything about the links: not if the test was
+// stopped or left, or failed before NCCL did anything.
 func (r testReport) ofLinks() bool {
 	over := r.ended == rendezvous.Completed || r.ended == rendezvous.Failed
 	alone := r.Verdict.Cause != nil && r.Verdict.Cause.Code == nccltest.CauseAlone
 	return over && !alone && r.early == nil && (len(r.Result.Rows) > 0 || r.Log.Links())
 }
 
-// startNCCLTest runs a test, which watches its own launch, or judges another's.
+// startNCCLTest runs a test in a launch that it watches itself, or evaluates the result
+// of another.
 func startNCCLTest(ctx context.Context, a *app.App, o testOptions) error {
 	if err := checkTest(o); err != nil {
 		return err
@@ -76,7 +78,8 @@ func startNCCLTest(ctx context.Context, a *app.App, o testOptions) error {
 	return ncclTest(ctx, a, o, before)
 }
 
-// ncclTest launches the test as `launch --json` would, reads along, and judges.
+// ncclTest launches the test as `launch --json` would, reads its output, and evaluates
+// it.
 func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand) error {
 	w := watcher{ranksOutput: newRanksOutput(a, o.Options, o.verbose)}
 	w.ranksOutput.line, w.ranksOutput.event = w.line, w.event
@@ -94,7 +97,7 @@ func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand)
 	}
 	var exit *app.ExitError
 	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0 && w.early == nil && w.ended != rendezvous.Failed) {
-		return lerr // it never ran, or was stopped before it gave anything: launch has said why
+		return lerr // it never ran, or was stopped before it printed anything: launch has said why
 	}
 	rep := testReport{early: w.early, Program: o.Request.NCCLTest.Program, Result: table, Log: log, places: w.places,
 		ended: w.ended}
@@ -104,17 +107,17 @@ func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand)
 	if err := tell(ctx, a, rep, view, o); lerr == nil {
 		return err
 	}
-	return lerr // the rank's code; launch has said which
+	return lerr // the rank's exit code; launch has said which
 }
 
-// beforehand is what is known before a test; nothing in standalone mode.
+// beforehand is what is known before a test; empty in standalone mode.
 type beforehand struct {
 	view    *fabricView
 	counted []wire.NodeCounters
 }
 
-// beforeTest learns what there is to test, and takes all of it unless told otherwise; and
-// what there is to test with.
+// beforeTest finds out which machines can be tested, takes all of them unless told
+// otherwise, and finds the program to test with.
 func beforeTest(ctx context.Context, a *app.App, o *testOptions) (beforehand, error) {
 	var known beforehand
 	if !o.Standalone {
@@ -145,7 +148,7 @@ func beforeTest(ctx context.Context, a *app.App, o *testOptions) (beforehand, er
 	return known, boundTest(a, o, known.counted, hosts)
 }
 
-// readTest judges a result that another has made.
+// readTest evaluates the result of a test that ran elsewhere.
 func readTest(ctx context.Context, a *app.App, o testOptions) error {
 	text, err := readAll(a, o.read)
 	if err != nil {
@@ -155,7 +158,7 @@ func readTest(ctx context.Context, a *app.App, o testOptions) error {
 	if err != nil {
 		return fmt.Errorf("--read %s: %w", o.read, err)
 	}
-	table.Op = cmp.Or(table.Op, o.Request.NCCLTest.Op) // old versions do not name it
+	table.Op = cmp.Or(table.Op, o.Request.NCCLTest.Op) // old versions do not print it
 	rep := testReport{Result: table}
 	for line := range strings.Lines(string(text)) {
 		rep.Log.Line(strings.TrimSuffix(line, "\n"))
@@ -167,13 +170,13 @@ func readTest(ctx context.Context, a *app.App, o testOptions) error {
 	if err == nil {
 		view, err = newFabricView(st, nil)
 	}
-	if err != nil { // its numbers can be shown all the same
+	if err != nil { // its numbers can still be shown
 		a.Say(fmt.Sprintf("nothing is known of the links: %v", err))
 	}
 	return tell(ctx, a, rep, view, o)
 }
 
-// maxResult bounds a file that is read: NCCL's log of a long run may be in it.
+// maxResult bounds a file to read, in bytes: it may contain NCCL's log of a long run.
 const maxResult = 256 << 20
 
 func readAll(a *app.App, name string) ([]byte, error) {
@@ -193,10 +196,11 @@ func readAll(a *app.App, name string) ([]byte, error) {
 	return text, err
 }
 
-// readAsOfNow stands before the report on a text of another's: what it says of its time nobody knows.
+// readAsOfNow precedes the report on a text that was read: nobody knows the links at the
+// time of that test.
 const readAsOfNow = "judged by the cluster's links as they are now, and not as they were when it was measured\n"
 
-// tell judges, prints, remembers, and makes the exit code.
+// tell evaluates the result, prints it, records it, and makes the exit code.
 func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o testOptions) error {
 	t := rep.Result
 	s := nccltest.Setting{Setting: nettest.Setting{Traffic: rep.Traffic}}
@@ -225,7 +229,7 @@ func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o t
 		now.Cause = v.Cause.Code
 	}
 	var err error
-	if o.read == "" && rep.ofLinks() { // of another's run nobody knows when it was
+	if o.read == "" && rep.ofLinks() { // nobody knows when a test that was read took place
 		rep.Last = nccltest.Last(keepHistory(a, nccltest.HistoryFile, now), now)
 	}
 	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}

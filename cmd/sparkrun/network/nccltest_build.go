@@ -31,7 +31,7 @@ import (
 
 type buildOptions struct {
 	source, nccl  string // folders here
-	on            string // builds; empty: this machine, or any
+	on            string // the machine that builds; empty: this one, or any
 	to            []string
 	arch, mpiHome string
 }
@@ -103,8 +103,9 @@ same. They replace those of an earlier build in one step.`,
 	return cmd
 }
 
-// buildTests builds on one machine and installs on all: two jobs, with the programs
-// coming here in between, so that it does not matter where they are built or typed.
+// buildTests builds on one machine and installs on all. These are two jobs, and the
+// programs come here in between, so that it does not matter where the build or this
+// command runs.
 func buildTests(ctx context.Context, a *app.App, o buildOptions) error {
 	var sources []filesync.Source
 	for _, s := range []struct{ what, dir, dst, proof string }{
@@ -160,7 +161,7 @@ func buildTests(ctx context.Context, a *app.App, o buildOptions) error {
 	job.Request.Args, job.Request.Stdin = workloads.NCCLInstallArgs(builtTests, sum), "none"
 	job.Request.Job = launcher.Spec{Name: "nccl-test-install", On: hosts, Nodes: len(hosts),
 		OnFailure: launcher.ContinueOnFailure, Force: true}
-	inner.Out = io.Discard // where it lies is told below
+	inner.Out = io.Discard // the place of the programs is printed below
 	if err := stepOf(launch.Run(ctx, &inner, job)); err != nil {
 		return err
 	}
@@ -173,7 +174,8 @@ func buildTests(ctx context.Context, a *app.App, o buildOptions) error {
 	return nil
 }
 
-// stepOf makes 1 of a launch's exit code, which is its ranks': the launch has said why.
+// stepOf replaces a launch's exit code, which is its ranks', by 1: the launch has said
+// why.
 func stepOf(err error) error {
 	var exit *app.ExitError
 	if errors.As(err, &exit) && exit.Code != launcher.ExitInterrupted {
@@ -182,13 +184,15 @@ func stepOf(err error) error {
 	return err
 }
 
-// maxBuild bounds what is built: NCCL for one architecture has tens of MiB, for all some hundred.
+// maxBuild bounds a build, in bytes: NCCL takes tens of MiB for one architecture, some
+// hundred for all.
 const maxBuild = 4 << 30
 
-// ringNCCL is the first that routes by subnet (envgen's ring profile).
+// ringNCCL is the first NCCL that routes by subnet (envgen's ring profile).
 var ringNCCL = envgen.NCCLVersion{Major: 2, Minor: 30, Patch: 7}
 
-// sourcesOf brings a folder's entries along, but for its history and its own builds.
+// sourcesOf are a folder's entries as files of the job, without its history and its own
+// builds.
 func sourcesOf(dir, dst string) ([]filesync.Source, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -203,7 +207,7 @@ func sourcesOf(dir, dst string) ([]filesync.Source, error) {
 	return all, nil
 }
 
-// buildHosts are the machines that get it; ring: they are cabled as one.
+// buildHosts are the machines to install on; ring: they are cabled as a ring.
 func buildHosts(ctx context.Context, a *app.App, o buildOptions) (hosts []string, ring bool, err error) {
 	b := a.Dial()
 	defer b.Close()
@@ -242,10 +246,10 @@ func buildHosts(ctx context.Context, a *app.App, o buildOptions) (hosts []string
 	return hosts, view.scene.Topology.Shape == envgen.ShapeRing && len(hosts) > 2, nil
 }
 
-// built is what a build says of itself.
+// built is what a build says about itself.
 type built struct{ text, NCCL string }
 
-// readBuilt reads that, which the tar begins with, and names the tar by its content.
+// readBuilt reads that from the beginning of the tar, and names the tar by its content.
 func readBuilt(name string) (built, string, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -257,7 +261,7 @@ func readBuilt(name string) (built, string, error) {
 	if err != nil {
 		return built{}, "", err
 	}
-	// tar takes an archive without its end for one with fewer files.
+	// tar takes a truncated archive for a complete one with fewer files.
 	end := make([]byte, 2*512)
 	if _, err := f.ReadAt(end, max(0, size-int64(len(end)))); err != nil || len(bytes.Trim(end, "\x00")) > 0 {
 		return built{}, "", fmt.Errorf("what came of it, %s, has no end: build again", nettest.Size(size))

@@ -11,14 +11,14 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
-// testOptions are nccl-test's: its launch, and what is about its result.
+// testOptions are nccl-test's: its launch, and how its result is used.
 type testOptions struct {
 	launch.Options
 	via     string  // viaTests, viaTorch; empty and "auto" mean the same
-	folder  string  // of nccl-tests on the machines; empty: it is looked for
-	gate    float64 // of what is expected; 0: none
+	folder  string  // of nccl-tests on the machines; empty: look for it
+	gate    float64 // fraction of what is expected; 0: none
 	svg     string
-	read    string // a result to judge, in place of a test
+	read    string // a result to evaluate, in place of a test
 	verbose bool
 }
 

@@ -18,14 +18,14 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
-// builtTests is where `nccl-test build` leaves its programs, below a user's home.
+// builtTests is where `nccl-test build` installs its programs, below a user's home.
 const builtTests = ".local/share/sparkrun/nccl-tests"
 
-// candidate is a place where nccl-tests' program may lie, the same on every machine.
+// candidate is a place where nccl-tests' program may be, the same on every machine.
 type candidate struct{ program, libraries string }
 
-// testCandidates are those places, the most telling first: what the user has named, what
-// `nccl-test build` has made, what is in the ranks' PATH.
+// testCandidates are those places, the most specific first: what the user has named, what
+// `nccl-test build` has installed, what is in the ranks' PATH.
 func testCandidates(a *app.App, o testOptions) []candidate {
 	op := o.Request.NCCLTest.WithDefaults().Op
 	names := []string{op + "_perf", op + "_perf_mpi"} // NAME_SUFFIX of nccl-tests' Makefile, as its README has it
@@ -39,13 +39,13 @@ func testCandidates(a *app.App, o testOptions) []candidate {
 		in(path.Join(dir, "build"), "")
 		in(dir, "")
 		for i, c := range all {
-			if !strings.Contains(c.program, "/") { // of --nccl-tests . PATH is not asked
+			if !strings.Contains(c.program, "/") { // of --nccl-tests . : not to be looked up in PATH
 				all[i].program = "./" + c.program
 			}
 		}
 		return all
 	}
-	away, _ := a.Away() // whose error the launch will tell
+	away, _ := a.Away() // the launch will report the error
 	if home, _ := a.Getenv("NCCL_TESTS_HOME"); home != "" && away == nil {
 		in(path.Join(home, "build"), "")
 	}
@@ -61,13 +61,13 @@ func testCandidates(a *app.App, o testOptions) []candidate {
 	return all
 }
 
-// findTests decides what measures: nccl-tests where every machine has it at the same
-// place, built for the same MPI; else torch, unless it is nccl-tests that was asked for.
-// hosts are the machines that would run it; nil: nobody was asked.
+// findTests decides what measures: nccl-tests where every machine has it in the same
+// place, built for the same MPI; otherwise torch, unless nccl-tests was asked for. hosts
+// are the machines that would run it; nil: no machine was asked.
 func findTests(ctx context.Context, a *app.App, o *testOptions) (hosts []string, err error) {
 	asked := o.via == viaTests
 	if o.via == viaTorch || !asked && o.Request.Torchrun.Python != "" {
-		return nil, nil // whoever names an interpreter wants torch
+		return nil, nil // a named interpreter means torch
 	}
 	var tried []string
 	difference := ""
@@ -84,7 +84,7 @@ func findTests(ctx context.Context, a *app.App, o *testOptions) (hosts []string,
 		case err != nil && asked:
 			return nil, err
 		case err != nil:
-			return nil, nil //nolint:nilerr // the launch, by torch, will say what is wrong
+			return nil, nil //nolint:nilerr // the launch, with torch, will report what is wrong
 		}
 		v := votesOf(res.ExplainResponse)
 		switch {
@@ -122,7 +122,7 @@ const (
 // votes are the machines' answers about one program.
 type votes struct {
 	hosts    []string
-	families map[launcher.MPIFamily][]string // hosts, by the MPI that it is for there
+	families map[launcher.MPIFamily][]string // hosts, by the MPI for which their copy was built
 	refused  []string                        // HOST: why
 }
 
@@ -159,13 +159,13 @@ func (v votes) difference(program string) string {
 	return ""
 }
 
-// unknownRoom is the largest message that is safe on a machine that does not tell its
-// memory: three of it are a tenth of a Spark's.
+// unknownRoom is the largest message, in bytes, that is safe on a machine whose free
+// memory is unknown: three such buffers take a tenth of a Spark's memory.
 const unknownRoom = 4 << 30
 
-// boundTest lowers nccl-tests' largest message to what is safe where GPU and system
-// share the memory: its buffers may take half of what is free. It knows the GPU's memory
-// alone, and has frozen machines. The sweep does this by itself.
+// boundTest lowers nccl-tests' largest message to what is safe where GPU and system share
+// the memory: its buffers may take half of what is free. nccl-tests itself considers only
+// the GPU's memory, and has frozen machines. The sweep bounds itself.
 func boundTest(a *app.App, o *testOptions, counted []wire.NodeCounters, hosts []string) error {
 	test := &o.Request.NCCLTest
 	if test.Program == "" {
@@ -178,11 +178,11 @@ func boundTest(a *app.App, o *testOptions, counted []wire.NodeCounters, hosts []
 		}
 	}
 	if m, err := proc.ReadMemory(); o.Standalone && err == nil && m.Available > 0 {
-		least, where = uint64(m.Available), "this machine" //nolint:gosec // never less than 0
+		least, where = uint64(m.Available), "this machine" //nolint:gosec // never below 0
 	}
 	room := int64(unknownRoom)
 	if where != "" {
-		room = int64(least / 2 / workloads.NCCLBuffers) //nolint:gosec // a sixth of a memory
+		room = int64(least / 2 / workloads.NCCLBuffers) //nolint:gosec // a sixth of a memory size fits
 	}
 	room /= int64(max(1, o.Request.RanksPerNode))
 	t := test.WithDefaults()
@@ -192,7 +192,7 @@ func boundTest(a *app.App, o *testOptions, counted []wire.NodeCounters, hosts []
 	why := cmp.Or(where, "a machine") + " does not say how much memory is free"
 	if where != "" {
 		why = fmt.Sprintf("%s has %s free, of which the test's three buffers may take half", where,
-			nettest.Size(int64(least))) //nolint:gosec // likewise
+			nettest.Size(int64(least))) //nolint:gosec // fits too
 	}
 	if t.Min > room {
 		return fmt.Errorf("messages of %s and more are not safe: %s: lower --min, or --via torch, which takes two",

@@ -11,17 +11,17 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/nettest/nccltest"
 )
 
-// watcher reads a launch's objects along.
+// watcher reads the objects that a launch prints.
 type watcher struct {
 	ranksOutput
 	table  nccltest.Parser
 	log    nccltest.Log
 	early  *nccltest.Verdict  // of the first rank that could not begin
-	places []rendezvous.Place // by the last plan of the main stage
+	places []rendezvous.Place // from the last plan of the main stage
 	ended  rendezvous.End     // empty: it has not
 }
 
-// event learns who runs it, and how it ended.
+// event notes who runs the test, and how it ended.
 func (w *watcher) event(line []byte) {
 	var e struct {
 		Plan    *rendezvous.Plan    `json:"plan"`
@@ -30,7 +30,7 @@ func (w *watcher) event(line []byte) {
 	if json.Unmarshal(line, &e) != nil {
 		return
 	}
-	if e.Plan != nil && e.Plan.Stage == "" { // --before and --after run on one machine
+	if e.Plan != nil && e.Plan.Stage == "" { // --before and --after run on one machine only
 		w.places = e.Plan.Nodes
 	}
 	if e.Outcome != nil {

@@ -199,7 +199,7 @@ func netplanDiff(ctx context.Context, a *app.App, o netplanDiffOptions) error {
 	return nil
 }
 
-// difference prints what would change; it tells whether there is anything.
+// difference prints what would change; any tells whether anything would.
 func difference(a *app.App, plan wire.NetplanPlan) (any bool) {
 	fmt.Fprintln(a.Out, plan.Why)
 	notes(a, plan)
@@ -240,8 +240,8 @@ func netplanRollback(ctx context.Context, a *app.App, o netplanApplyOptions) err
 	return netplanChange(ctx, a, o, "Go back to this on %s?", "to roll back")
 }
 
-// netplanChange shows, asks and does. The digest ties what is done to what was
-// shown.
+// netplanChange shows the plan, asks, and applies it. The digest makes sure that what is
+// applied is what was shown.
 func netplanChange(ctx context.Context, a *app.App, o netplanApplyOptions, question, to string) error {
 	b := a.Dial()
 	defer b.Close()
@@ -285,8 +285,7 @@ func netplanChange(ctx context.Context, a *app.App, o netplanApplyOptions, quest
 	return nil
 }
 
-// progressLine says a step in a person's words; empty for those that only a
-// program wants to know of.
+// progressLine says a step in plain words; empty for steps that only programs need.
 func progressLine(p wire.NetplanProgress) string {
 	words := map[netplan.State]string{
 		netplan.StateApplied: "applied; waiting for its neighbours", netplan.StateReached: "all neighbours answer",

@@ -22,44 +22,44 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
-// What nccl-test and ib-test share: the launch whose output is read along, the counters before and after, the history,
-// the end of the report, and the exit code.
+// What nccl-test and ib-test share: the launch whose output they read, the counters
+// before and after, the history, the end of the report, and the exit code.
 
-// ranksOutput reads a launch's objects along.
+// ranksOutput reads the objects that a launch prints.
 type ranksOutput struct {
-	line  func(follow.OutputLine) // is told each whole line of a rank's
-	event func(object []byte)     // nil: nobody asks for them
+	line  func(follow.OutputLine) // called with each whole line of a rank
+	event func(object []byte)     // nil: events are not needed
 	err   io.Writer
 	// verbose shows what the ranks write, live how far they are.
 	verbose, live bool
 
 	part []byte
 	open openLines
-	said []string // the last lines of what nobody reads: torch warns, and nobody asks while all is well
+	said []string // the last other lines: warnings, shown only after a failure
 }
 
-// newRanksOutput gives one that shows on the terminal what was asked for.
+// newRanksOutput makes one that shows on the terminal what was asked for.
 func newRanksOutput(a *app.App, o launch.Options, verbose bool) ranksOutput {
 	return ranksOutput{err: a.Err, verbose: verbose, live: a.ErrTTY && !o.JSON && !verbose}
 }
 
-// keptLines hold a traceback of each of a few ranks.
+// keptLines is enough for a traceback of each of a few ranks.
 const keptLines = 100
 
-// keep remembers a line that may say why a test failed.
+// keep stores a line that may say why a test failed.
 func (r *ranksOutput) keep(l follow.OutputLine) {
 	r.said = append(r.said, fmt.Sprintf("[%d] %s\n", l.Rank, *l.Line))
 	r.said = r.said[max(0, len(r.said)-keptLines):]
 }
 
-// tellKept shows those lines.
+// tellKept prints those lines.
 func (r *ranksOutput) tellKept() {
 	for _, line := range r.said {
 		fmt.Fprint(r.err, line)
 	}
 }
 
-// Write takes the launch's objects, each a line.
+// Write takes the launch's objects, one per line.
 func (r *ranksOutput) Write(b []byte) (int, error) {
 	r.part = append(r.part, b...)
 	for {
@@ -83,18 +83,19 @@ func (r *ranksOutput) take(object []byte) {
 	}
 }
 
-// launch starts the test as `launch --json` would, reads along, and tells how long that took.
+// launch starts the test as `launch --json` would, reads its output, and returns how long
+// it took.
 func (r *ranksOutput) launch(ctx context.Context, a *app.App, o launch.Options) (time.Duration, error) {
 	inner := *a
 	inner.Out, inner.OutTTY = r, false
-	o.JSON, o.Request.Stdin = true, "none" // nobody reads, and this command's input is not the ranks'
+	o.JSON, o.Request.Stdin = true, "none" // the ranks must not read this command's input
 	began := time.Now()
 	err := launch.Run(ctx, &inner, o)
 	r.end()
 	return time.Since(began), err
 }
 
-// end takes the lines that have no end.
+// end handles the lines that have no end.
 func (r *ranksOutput) end() {
 	for _, l := range r.open {
 		r.line(l)
@@ -102,10 +103,12 @@ func (r *ranksOutput) end() {
 	r.open = nil
 }
 
-// openLines are lines of which a part has come: a launch does not wait for ever for the end of one.
+// openLines are lines that have arrived in part: a launch does not wait for ever for the
+// end of one.
 type openLines map[follow.TailKey]follow.OutputLine
 
-// whole makes l the whole line that it ends; false: it is no line of output, or its end is still to come.
+// whole completes l to the whole line that it ends; false: it is no line of output, or
+// its end is missing.
 func (o *openLines) whole(l *follow.OutputLine) bool {
 	if l.Type != "output" || l.Line == nil {
 		return false
@@ -126,7 +129,7 @@ func (o *openLines) whole(l *follow.OutputLine) bool {
 	return false
 }
 
-// countedNow reads the devices' totals; what cannot be read is worth no failure.
+// countedNow reads the devices' totals; errors are ignored.
 func countedNow(ctx context.Context, b *wire.Client) []wire.NodeCounters {
 	res, err := wire.Counters.Call(ctx, b, wire.Empty{})
 	if err != nil {
@@ -135,7 +138,7 @@ func countedNow(ctx context.Context, b *wire.Client) []wire.NodeCounters {
 	return res.Nodes
 }
 
-// trafficSince is what the devices of hosts counted since before.
+// trafficSince is what the devices of hosts have counted since before.
 func trafficSince(ctx context.Context, a *app.App, before []wire.NodeCounters, span time.Duration,
 	hosts []string) []nettest.Traffic {
 	b := a.Dial()
@@ -150,8 +153,8 @@ func trafficSince(ctx context.Context, a *app.App, before []wire.NodeCounters, s
 	return out
 }
 
-// keepHistory appends a record to a file of the user's, and gives what was in it before. That it cannot be kept is told,
-// and fails nothing.
+// keepHistory appends a record to one of the user's files, and returns what was in it
+// before. An error is printed, and is no failure.
 func keepHistory(a *app.App, name string, now any) (old []byte) {
 	old, err := appendHistory(a, name, now)
 	if err != nil {
@@ -174,7 +177,7 @@ func appendHistory(a *app.App, name string, now any) (old []byte, err error) {
 	if err != nil {
 		return old, err
 	}
-	if len(old) > 0 && old[len(old)-1] != '\n' { // a line that a full disk cut
+	if len(old) > 0 && old[len(old)-1] != '\n' { // a full disk has cut this line
 		line = append([]byte{'\n'}, line...)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -188,7 +191,8 @@ func appendHistory(a *app.App, name string, now any) (old []byte, err error) {
 	return old, errors.Join(err, f.Close())
 }
 
-// writeCauses ends a report for people: what else costs, and the verdict as the last line.
+// writeCauses ends a report for people: the further causes, and the verdict as the last
+// line.
 func writeCauses(b *strings.Builder, also []nettest.Cause, cause *nettest.Cause, grade nettest.Grade, text string) {
 	for _, c := range also {
 		fmt.Fprintf(b, "also: %s (%s); %s\n", plain.Text(c.Text), plain.Text(c.Evidence), c.Remedy)
@@ -199,8 +203,8 @@ func writeCauses(b *strings.Builder, also []nettest.Cause, cause *nettest.Cause,
 	fmt.Fprintf(b, "verdict: %s: %s\n", grade, plain.Text(text))
 }
 
-// passes makes the exit code: part is what was reached of what is expected, nil where nothing is, and gate what has to
-// be; 0: any.
+// passes makes the exit code: part is the fraction of the expected rate that was reached,
+// nil where no rate is expected, and gate the fraction required; 0: any.
 func passes(grade nettest.Grade, part *float64, gate float64) error {
 	switch {
 	case grade == nettest.Failed:
@@ -216,7 +220,8 @@ func passes(grade nettest.Grade, part *float64, gate float64) error {
 
 func gateText(gate float64) string { return fmt.Sprintf("--gate %g", gate) }
 
-// missed tells what was reached in place of a gate, with as many digits as tell the two apart.
+// missed says what was reached in place of gate, with as many digits as it takes to tell
+// the two apart.
 func missed(gate, part float64) error {
 	digits := 2
 	for digits < 6 && math.Round(part*math.Pow10(digits)) >= math.Round(gate*math.Pow10(digits)) {

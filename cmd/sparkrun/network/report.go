@@ -58,7 +58,7 @@ Look into it before you hand it on: tar tzf, tar xzf.`,
 	return cmd
 }
 
-// wrapped breaks a text into lines of a help page.
+// wrapped breaks a text into lines as in help.
 func wrapped(text string) string {
 	var lines []string
 	line := ""
@@ -99,7 +99,7 @@ func runReport(ctx context.Context, a *app.App, o reportOptions) error {
 	return nil
 }
 
-// collect asks the cluster, or reads this machine where no agent is.
+// collect asks the cluster, or reads this machine where no agent runs.
 func collect(ctx context.Context, a *app.App, b *wire.Client, now time.Time) (bundle.Bundle, error) {
 	r := bundle.Bundle{
 		Manifest: bundle.Manifest{Made: now, Sparkrun: a.Version, Redacted: bundle.Rules},
@@ -143,8 +143,8 @@ func collect(ctx context.Context, a *app.App, b *wire.Client, now time.Time) (bu
 	if err := addCluster(ctx, a, b, st, &r); err != nil {
 		return r, err
 	}
-	// The tree is numbers and names of hardware; all else is text that may hold
-	// anything.
+	// The tree has only numbers and names of hardware; everything else is text that may
+	// contain anything.
 	for _, files := range append(slices.Collect(maps.Values(r.Files)), r.Cluster) {
 		for name, content := range files {
 			if !strings.HasPrefix(name, "sys/") {
@@ -155,8 +155,8 @@ func collect(ctx context.Context, a *app.App, b *wire.Client, now time.Time) (bu
 	return r, nil
 }
 
-// addCluster adds what is known of the cluster as a whole. What cannot be had is
-// left out with a word in its place.
+// addCluster adds what is known of the cluster as a whole. What cannot be read is left
+// out, with a note in its place.
 func addCluster(ctx context.Context, a *app.App, b *wire.Client, st wire.Status, r *bundle.Bundle) error {
 	add := func(name string, v any, missing error) error {
 		if errors.Is(missing, node.ErrNoAgent) {
@@ -183,8 +183,7 @@ func addCluster(ctx context.Context, a *app.App, b *wire.Client, st wire.Status,
 	)
 }
 
-// redactedJobs are the jobs without the secrets in their command lines and
-// variables.
+// redactedJobs are the jobs without the secrets in their command lines and variables.
 func redactedJobs(jobs []rendezvous.JobStatus) []rendezvous.JobStatus {
 	out := slices.Clone(jobs)
 	for i := range out {
@@ -207,14 +206,14 @@ func redactedJobs(jobs []rendezvous.JobStatus) []rendezvous.JobStatus {
 		out[i].Spec.Stages = stages
 		out[i].Spec.Secrets = slices.Clone(out[i].Spec.Secrets)
 		for k := range out[i].Spec.Secrets {
-			out[i].Spec.Secrets[k].Box = nil // sealed, but nobody out there has a use for it
+			out[i].Spec.Secrets[k].Box = nil // it is sealed, but a report's reader has no use for it
 		}
 	}
 	return out
 }
 
-// redactedArgv leaves references as they are; of an argument in which a secret
-// was found the rest goes along.
+// redactedArgv keeps references; where a secret was found in an argument, the rest of
+// that argument is redacted too.
 func redactedArgv(argv []launcher.Value) []launcher.Value {
 	texts := make([]string, len(argv))
 	for i, v := range argv {

@@ -1,5 +1,6 @@
-// Package man decides how the guide's chapters and the commands' help become manual pages: both are Markdown on the
-// way, and go-md2man makes roff of it. (cobra/doc would write the commands' pages, but leaves out what a flag takes.)
+// Package man decides how the guide's chapters and the commands' help become manual
+// pages: both become Markdown, from which go-md2man makes roff. (cobra/doc would write
+// the commands' pages, but leaves out what a flag takes.)
 //
 // It must not be linked into the program: packaging runs it, with the build tag man.
 package man
@@ -24,7 +25,7 @@ func Pages(root *cobra.Command, version string, date time.Time) map[string][]byt
 		header := fmt.Sprintf("%% %q %q %q %q %q\n",
 			strings.ToUpper(name), section, date.Format(time.DateOnly), "sparkrun "+version, "sparkrun")
 		page := md2man.Render([]byte(header + markdown))
-		out[name+"."+section] = title.ReplaceAll(page, []byte("$0\n.nh\n.ad l")) // options and variables are not hyphenated
+		out[name+"."+section] = title.ReplaceAll(page, []byte("$0\n.nh\n.ad l")) // hyphenate no option or variable
 	}
 	for _, cmd := range Documented(root) {
 		add(pageName(cmd), "1", command(cmd))
@@ -35,7 +36,7 @@ func Pages(root *cobra.Command, version string, date time.Time) map[string][]byt
 	return out
 }
 
-// Documented are a command and all below it that people are told of.
+// Documented are a command and all below it that are not hidden.
 func Documented(cmd *cobra.Command) []*cobra.Command {
 	out := []*cobra.Command{cmd}
 	for _, c := range cmd.Commands() {
@@ -104,11 +105,11 @@ func options(b *strings.Builder, heading string, flags *pflag.FlagSet) {
 
 var special = regexp.MustCompile("[\\\\`*_{}\\[\\]<>#|~]")
 
-// literal is plain text as Markdown.
+// literal escapes plain text for Markdown.
 func literal(text string) string { return special.ReplaceAllString(text, `\$0`) }
 
-// prose makes Markdown of plain help text: lines that are indented, or have columns, stay as they are, and a short line
-// that stands alone and ends no sentence is a heading.
+// prose turns plain help text into Markdown: lines that are indented or have columns stay
+// as they are, and a short line on its own that ends no sentence is a heading.
 func prose(text string) string {
 	var b strings.Builder
 	for part := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
@@ -133,7 +134,7 @@ var (
 	link    = regexp.MustCompile(`\[([^\]]+)\]\([^)]+\)`)
 )
 
-// chapter is a topic as a manual page: its title is the NAME, and tables are kept as the text that they are.
+// chapter is a topic as a manual page: its title becomes NAME, and tables stay as text.
 func chapter(t help.Topic) string {
 	_, body, _ := strings.Cut(t.Text, "\n")
 	var b strings.Builder
