@@ -44,10 +44,11 @@ section_addresses() {
 	done
 	check "no fabric NIC has an address" eventually 60 no_addresses
 	check "sparkrun netplan show has a plan for them" eventually 180 plans 192.168.177.11
-	on spark2 ip route add blackhole 192.168.177.11
+	# netplan apply takes away routes that are not in its files, but for those of the kernel.
+	on spark2 ip route add blackhole 192.168.177.11 proto kernel
 	check "apply over a planted mistake fails, and says who did not hear whom" taken_back "did not answer within" "as it was, on all nodes"
 	check "everything is as it was" eventually 180 no_addresses
-	on spark2 ip route del blackhole 192.168.177.11
+	check "the mistake is mended" on spark2 ip route del blackhole 192.168.177.11
 	check "both machines are ready after that" both_ready
 	check "apply" eventually 240 applies
 	after1=$(fabric_addresses spark1) after2=$(fabric_addresses spark2)
