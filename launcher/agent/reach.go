@@ -85,15 +85,19 @@ func (a *Agent) suspended(k launcher.Key, now bool) {
 	t.change(&ev, func(e *launcher.LedgerEntry) { e.Suspended = now })
 }
 
-// reach finds the shim of an attempt that may have living ranks.
+// reach finds the shim of an attempt that may have living ranks. One that is only prepared
+// has none yet, and its shim keeps signals for them.
 func (a *Agent) reach(ctx context.Context, k launcher.Key) (*shim.Client, error) {
 	a.mu.Lock()
 	t := a.attempts[k]
 	a.mu.Unlock()
-	if t == nil || t.snapshot().Phase != launcher.PhaseStarted {
-		return nil, fmt.Errorf("job %s: %w", k.Job, shim.ErrNoRank)
+	if t != nil {
+		switch t.snapshot().Phase {
+		case launcher.PhasePrepared, launcher.PhaseStarted:
+			return shim.Attach(ctx, t.dir)
+		}
 	}
-	return shim.Attach(ctx, t.dir)
+	return nil, fmt.Errorf("job %s: %w", k.Job, shim.ErrNoRank)
 }
 
 // Exec runs a command in the place of a local rank, which must be running, until

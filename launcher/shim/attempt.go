@@ -68,6 +68,7 @@ type attempt struct {
 	byPID     map[int]*rank
 	early     map[int]death // reaped before their fork was told of
 	pending   int           // ranks whose fork is still to be told of
+	unsent    []unsent      // signals for ranks that are still to be started
 	removing  bool          // containers are being removed
 	sessions  map[string]*session
 	bySession map[int]*session   // of these, those with a process
@@ -86,6 +87,12 @@ type attempt struct {
 	released  bool
 
 	now, wake time.Time // of this step; when the next one is due at the latest
+}
+
+// unsent is a signal that came before the rank that it is for, or with AllRanks before any.
+type unsent struct {
+	to  int
+	sig syscall.Signal
 }
 
 type death struct {
@@ -315,6 +322,7 @@ func (a *attempt) spawnAll(first int, ranks []Rank, files [][2]*logFile) {
 func (a *attempt) tellSpawned(r *rank, b spawned) {
 	defer a.allSpawned()
 	if a.pending--; a.pending == 0 {
+		defer func() { a.unsent = nil }()
 		a.advance(running, "each rank was exec'd, or could not be")
 		for _, answer := range a.starters {
 			defer answer(nil)
@@ -348,6 +356,11 @@ func (a *attempt) tellSpawned(r *rank, b spawned) {
 		delete(a.byPID, r.pid)
 		a.exited(r, d.exit, d.at)
 		return
+	}
+	for _, u := range a.unsent {
+		if u.to == AllRanks || u.to == r.Rank.Rank {
+			_ = unix.Kill(-r.pid, u.sig) // it runs: nobody has waited for it
+		}
 	}
 	switch a.phase { // it slipped through while the attempt was being ended
 	case ending:
@@ -451,16 +464,25 @@ func (a *attempt) exitOf(ws unix.WaitStatus) *launcher.Exit {
 	return e
 }
 
-// signal passes one on to a rank's process group, or to each one's.
+// signal passes one on to a rank's process group, or to each one's. A rank that is still
+// to be started gets it then: on another node others may run already.
 func (a *attempt) signal(to int, sig syscall.Signal) error {
-	sent := false
+	sent := a.phase == waiting
+	if sent {
+		a.unsent = append(a.unsent, unsent{to, sig})
+	}
 	for _, r := range a.ranks {
-		if (to == AllRanks || to == r.Rank.Rank) && r.running() {
+		switch {
+		case to != AllRanks && to != r.Rank.Rank || r.exit != nil:
+			continue
+		case r.pid == 0:
+			a.unsent = append(a.unsent, unsent{r.Rank.Rank, sig})
+		default:
 			if err := unix.Kill(-r.pid, sig); err != nil {
 				return fmt.Errorf("rank %d: %w: %w", r.Rank.Rank, ErrRefused, err)
 			}
-			sent = true
 		}
+		sent = true
 	}
 	if !sent && to != AllRanks {
 		return fmt.Errorf("rank %d: %w", to, ErrNoRank)

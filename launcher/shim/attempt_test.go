@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"golang.org/x/sys/unix"
 )
 
@@ -396,6 +397,24 @@ func TestRanksInheritNothing(t *testing.T) {
 	if got := b.log(0, "out"); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
+}
+
+// A signal may come before the order to start, as from who sees ranks of other nodes run.
+func TestSignalBeforeTheStart(t *testing.T) {
+	b := spawn(t)
+	must(t, b.c.Signal(b.ctx, 1, syscall.SIGSTOP))
+	b.start(b.sh(0, "exec sleep 1000"), b.sh(1, "say up; exec sleep 1000"))
+	pid := b.until(func(e Event) bool { return e.Kind == Started && e.Rank == 1 }).PID
+	b.awaits(t, "rank 1 is suspended", func() bool {
+		p, _ := proc.Here.Stat(pid)
+		return p.Stopped()
+	})
+	must(t, b.c.Signal(b.ctx, 1, syscall.SIGCONT))
+	if got := b.hear(); got != "up" {
+		t.Errorf("heard %q", got)
+	}
+	must(t, b.c.End(b.ctx, 0))
+	b.events()
 }
 
 func TestSignals(t *testing.T) {

@@ -26,8 +26,9 @@ type session struct {
 	exit *launcher.Exit // may be read once done is closed
 	done chan struct{}
 
-	pid    int
-	killAt time.Time // zero: nobody has told it to end
+	pid     int
+	killAt  time.Time    // zero: nobody has told it to end
+	stopped map[int]bool // who has had STOP, before the KILL
 }
 
 // invite begins to exec an exec session; the answer follows its exec, or what kept it
@@ -51,7 +52,7 @@ func (a *attempt) invite(req request, to [2]sink, answer func(error)) *session {
 		r.Container = &Container{Socket: r.Container.Socket, Spec: r.Container.Spec, session: true}
 	}
 	r.Argv, r.Env, r.Stdin, r.TTY = untexts(req.Argv), with(r.Env, untexts(req.Env)), req.Stdin, req.TTY
-	es := &session{name: req.Session, rank: r, done: make(chan struct{})}
+	es := &session{name: req.Session, rank: r, done: make(chan struct{}), stopped: map[int]bool{}}
 	a.sessions[es.name] = es
 	a.protect(false)
 	a.coming++
@@ -182,12 +183,36 @@ func (a *attempt) seeOut(allExited bool) {
 		if es.killAt.IsZero() || !a.due(es.killAt) {
 			continue
 		}
-		for _, p := range es.family() {
-			_ = unix.Kill(p.PID, unix.SIGKILL)
+		if !es.kill(a.now) {
+			a.due(a.now.Add(killPause))
+			continue
 		}
 		es.killAt = a.now.Add(killAgain)
 		a.due(es.killAt)
 	}
+}
+
+// stopWait bounds the wait for processes to stop: one in the middle of a system call may not.
+const stopWait = 2 * time.Second
+
+// kill kills an exec session and what comes from it; false: it has to be called again soon. All are stopped first,
+// and seen to stand still: a child that is being forked meanwhile would be nobody's once its parent is dead.
+func (es *session) kill(now time.Time) (killed bool) {
+	family, runs := es.family(), false
+	for _, p := range family {
+		if !es.stopped[p.PID] {
+			_ = unix.Kill(p.PID, unix.SIGSTOP)
+			es.stopped[p.PID] = true
+		}
+		runs = runs || !p.Stopped()
+	}
+	if runs && now.Before(es.killAt.Add(stopWait)) {
+		return false
+	}
+	for _, p := range family {
+		_ = unix.Kill(p.PID, unix.SIGKILL)
+	}
+	return true
 }
 
 // session finds a living one.
