@@ -90,7 +90,7 @@ func TestClientIsItsUser(t *testing.T) {
 			return err
 		}(),
 		"signal root's job":  wire.Signal.Call(t.Context(), book.Client, wire.SignalRequest{Job: string(other.ID), Signal: 9}),
-		"exec in root's job": wire.Exec.Call(t.Context(), book.Client, wire.ExecRequest{Job: string(other.ID), Guest: "g", Argv: []string{"true"}}, func(wire.ExecChunk) error { return nil }),
+		"exec in root's job": wire.Exec.Call(t.Context(), book.Client, wire.ExecRequest{Job: string(other.ID), Session: "g", Argv: []string{"true"}}, func(wire.ExecChunk) error { return nil }),
 		"launch as root":     wire.Launch.Call(t.Context(), book.Client, wire.LaunchRequest{Spec: asAnother}, func(rendezvous.Progress) error { return nil }),
 		"make a token": func() error {
 			_, err := wire.Token.Call(t.Context(), book.Client, wire.TokenRequest{Uses: 1, TTL: time.Minute})

@@ -143,7 +143,7 @@ func TestExecStreams(t *testing.T) {
 		if flags != nil {
 			want = "typed"
 		}
-		if f.typed.String() != want || asked.Job != "train" || asked.Rank != 2 || asked.Guest == "" ||
+		if f.typed.String() != want || asked.Job != "train" || asked.Rank != 2 || asked.Session == "" ||
 			!slices.Equal(asked.Argv, []string{"sh", "-c", "x --rank 1"}) {
 			t.Errorf("%v: typed %q, asked %+v", flags, f.typed.String(), asked)
 		}

@@ -64,8 +64,8 @@ func TestCodecRefuses(t *testing.T) {
 }
 
 func FuzzCodec(f *testing.F) {
-	for _, v := range []any{full[Down](), full[Up](), full[LaunchRequest](), full[JoinRequest](), full[FenceRequest](),
-		full[FencePart](), Down{}, Up{}, Down{Order: new(orderFor("jjjj"))}} {
+	for _, v := range []any{full[Down](), full[Up](), full[LaunchRequest](), full[JoinRequest](), full[BarrierRequest](),
+		full[BarrierPart](), Down{}, Up{}, Down{Order: new(orderFor("jjjj"))}} {
 		b, err := theCodec.Marshal(v)
 		if err != nil {
 			f.Fatal(err)
@@ -74,7 +74,7 @@ func FuzzCodec(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, v := range []any{new(Down), new(Up), new(LaunchRequest), new(JoinRequest), new(UpHello),
-			new(FenceRequest), new(FencePart)} {
+			new(BarrierRequest), new(BarrierPart)} {
 			if theCodec.Unmarshal(b, v) != nil {
 				continue
 			}

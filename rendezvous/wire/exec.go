@@ -7,24 +7,24 @@ import (
 // ExecRequest runs a command in the place of a job's rank, beside it, for as
 // long as the call lasts.
 type ExecRequest struct {
-	Job   string           `json:"job"`
-	Rank  int              `json:"rank"`
-	Guest string           `json:"guest"` // the caller's name for it, 1 to 64 bytes, for ExecReachRequest
-	Argv  []string         `json:"argv"`
-	Env   []string         `json:"env,omitempty"` // NAME=VALUE in place of what the rank has of that name
-	Stdin bool             `json:"stdin,omitempty"`
-	TTY   *launcher.Window `json:"tty,omitempty"`
+	Job     string           `json:"job"`
+	Rank    int              `json:"rank"`
+	Session string           `json:"guest"` // the caller's name for it, 1 to 64 bytes, for ExecReachRequest
+	Argv    []string         `json:"argv"`
+	Env     []string         `json:"env,omitempty"` // NAME=VALUE in place of what the rank has of that name
+	Stdin   bool             `json:"stdin,omitempty"`
+	TTY     *launcher.Window `json:"tty,omitempty"`
 }
 
 // NodeExecRequest is that for a rank of the node that is called.
 type NodeExecRequest struct {
-	Key   launcher.Key     `json:"key"`
-	Rank  int              `json:"rank"`
-	Guest string           `json:"guest"`
-	Argv  []string         `json:"argv"`
-	Env   []string         `json:"env,omitempty"`
-	Stdin bool             `json:"stdin,omitempty"`
-	TTY   *launcher.Window `json:"tty,omitempty"`
+	Key     launcher.Key     `json:"key"`
+	Rank    int              `json:"rank"`
+	Session string           `json:"guest"`
+	Argv    []string         `json:"argv"`
+	Env     []string         `json:"env,omitempty"`
+	Stdin   bool             `json:"stdin,omitempty"`
+	TTY     *launcher.Window `json:"tty,omitempty"`
 }
 
 // ExecChunk is one thing about such a command: first Began, then Data of a
@@ -39,25 +39,25 @@ type ExecChunk struct {
 // ExecReachRequest passes a signal, or else input or a terminal's new size, to
 // a command that an ExecRequest began.
 type ExecReachRequest struct {
-	Job    string `json:"job"`
-	Rank   int    `json:"rank"`
-	Guest  string `json:"guest"`
-	Signal int    `json:"signal,omitempty"`
-	Offset int64  `json:"offset,omitempty"`
-	Data   []byte `json:"data,omitempty"`
-	End    bool   `json:"end,omitempty"`
+	Job     string `json:"job"`
+	Rank    int    `json:"rank"`
+	Session string `json:"guest"`
+	Signal  int    `json:"signal,omitempty"`
+	Offset  int64  `json:"offset,omitempty"`
+	Data    []byte `json:"data,omitempty"`
+	End     bool   `json:"end,omitempty"`
 
 	Window *launcher.Window `json:"window,omitempty"`
 }
 
 // NodeExecReachRequest is that for a command on the node that is called.
 type NodeExecReachRequest struct {
-	Key    launcher.Key `json:"key"`
-	Guest  string       `json:"guest"`
-	Signal int          `json:"signal,omitempty"`
-	Offset int64        `json:"offset,omitempty"`
-	Data   []byte       `json:"data,omitempty"`
-	End    bool         `json:"end,omitempty"`
+	Key     launcher.Key `json:"key"`
+	Session string       `json:"guest"`
+	Signal  int          `json:"signal,omitempty"`
+	Offset  int64        `json:"offset,omitempty"`
+	Data    []byte       `json:"data,omitempty"`
+	End     bool         `json:"end,omitempty"`
 
 	Window *launcher.Window `json:"window,omitempty"`
 }

@@ -119,8 +119,8 @@ var (
 		Does: "the list of files that a job brings along"})
 	NodeStageRead = stream[NodeStageRequest, StageChunk](Row{Name: "stage-read", Who: members,
 		Does: "one of those files, piece by piece"})
-	fence = stream[FenceRequest, FencePart](Row{Name: "fence", Who: members,
-		Does: "what the MPI ranks of all nodes have put before a fence, once all are in it"})
+	barrier = stream[BarrierRequest, BarrierPart](Row{Name: "barrier", Who: members,
+		Does: "what the MPI ranks of all nodes have put before a barrier, once all have reached it"})
 
 	NodeReport = stream[Empty, Evidence](Row{Name: "report", Who: members, Does: "the node's evidence"})
 	Examine    = unary[ExamineRequest, ExamineResponse](Row{Name: "examine", Who: members,

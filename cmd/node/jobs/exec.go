@@ -28,7 +28,7 @@ func (k *Ranks) Exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, sen
 	}
 	k.cfg.Logger.Info("exec", "job", job.Spec.ID, "rank", r.Rank, "node", p.Host, "user", c.User.Name)
 	req := wire.NodeExecRequest{
-		Key: job.Key(), Rank: r.Rank, Guest: r.Guest, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY,
+		Key: job.Key(), Rank: r.Rank, Session: r.Session, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY,
 	}
 	if p.Node == k.cfg.Self {
 		return execHere(ctx, k.cfg.Agent, req, send)
@@ -65,7 +65,7 @@ func (k *Ranks) NodeExec(ctx context.Context, c wire.Caller, r wire.NodeExecRequ
 }
 
 func execHere(ctx context.Context, a *agent.Agent, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {
-	e := shim.Exec{Session: r.Guest, Rank: r.Rank, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY}
+	e := shim.Exec{Session: r.Session, Rank: r.Rank, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY}
 	exit, err := a.Exec(ctx, r.Key, e,
 		func() error { return send(wire.ExecChunk{Began: r.Key.Job}) },
 		func(s launcher.Stream, data []byte) error { return send(wire.ExecChunk{Stream: s, Data: data}) })
@@ -86,7 +86,7 @@ func (k *Ranks) ExecReach(ctx context.Context, c wire.Caller, r wire.ExecReachRe
 		return wire.Empty{}, err
 	}
 	req := wire.NodeExecReachRequest{
-		Key: job.Key(), Guest: r.Guest, Signal: r.Signal, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window,
+		Key: job.Key(), Session: r.Session, Signal: r.Signal, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window,
 	}
 	if p.Node == k.cfg.Self {
 		return k.NodeExecReach(ctx, c, req)
@@ -97,5 +97,5 @@ func (k *Ranks) ExecReach(ctx context.Context, c wire.Caller, r wire.ExecReachRe
 // NodeExecReach does so for a command on this node.
 func (k *Ranks) NodeExecReach(ctx context.Context, _ wire.Caller, r wire.NodeExecReachRequest) (wire.Empty, error) {
 	in := agent.InputChunk{Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window}
-	return wire.Empty{}, noReader(k.cfg.Agent.ReachSession(ctx, r.Key, r.Guest, syscall.Signal(r.Signal), in))
+	return wire.Empty{}, noReader(k.cfg.Agent.ReachSession(ctx, r.Key, r.Session, syscall.Signal(r.Signal), in))
 }

@@ -71,7 +71,7 @@ func (k *Ranks) Calls() []wire.Call {
 		wire.Exec.Serve(k.Exec), wire.ExecReach.Serve(k.ExecReach),
 		wire.Stage.Serve(k.Files.Stage), wire.StageContent.Serve(k.Files.Content), wire.Seal.Serve(k.Secrets.Seal),
 
-		wire.ServeFence(k.fence),
+		wire.ServeBarrier(k.barrier),
 		wire.NodeLogs.Serve(k.NodeLogs), wire.Prepared.Serve(k.Prepared), wire.NodeReach.Serve(k.NodeReach),
 		wire.NodeInputAt.Serve(k.NodeInputAt), wire.NodeExec.Serve(k.NodeExec), wire.NodeExecReach.Serve(k.NodeExecReach),
 		wire.NodeStaged.Serve(k.Files.NodeStaged), wire.NodeStageRead.Serve(k.Files.NodeRead),

@@ -89,7 +89,7 @@ func runExec(ctx context.Context, a *app.App, o execOptions) error {
 	defer b.Close()
 	v := execSession{agent: b, in: follow.InForeground(a.In), out: a.Out, err: a.Err, began: follow.NewFlagged(),
 		say: a.Say}
-	v.r = wire.ExecRequest{Job: o.job, Rank: o.rank, Guest: uuid.NewString(), Argv: o.argv, Stdin: o.stdin}
+	v.r = wire.ExecRequest{Job: o.job, Rank: o.rank, Session: uuid.NewString(), Argv: o.argv, Stdin: o.stdin}
 	if o.tty {
 		var err error
 		if v.terminal, err = follow.TerminalOf(a.In); err != nil {
@@ -209,12 +209,12 @@ func (v *execSession) feed(ctx context.Context) {
 }
 
 func (v *execSession) input(ctx context.Context, r wire.InputRequest) error {
-	return wire.ExecReach.Call(ctx, v.agent, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest,
+	return wire.ExecReach.Call(ctx, v.agent, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Session: v.r.Session,
 		Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 }
 
 func (v *execSession) signal(ctx context.Context, r wire.SignalRequest) error {
-	return wire.ExecReach.Call(ctx, v.agent, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest,
+	return wire.ExecReach.Call(ctx, v.agent, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Session: v.r.Session,
 		Signal: r.Signal})
 }
 
