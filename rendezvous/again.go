@@ -28,10 +28,10 @@ type Next struct {
 	Pause    time.Duration // before it
 }
 
-// Next tells what follows the generation that came to out; false: nothing does,
-// and the job has ended. Only failures are tried again: a job that was stopped,
-// ran out of its time, or could not even be started once, is not. Nor is one
-// that was restored, which may have been tried again before.
+// Next says what follows a generation that ended with out; false: nothing does, and the
+// job has ended. Only failures are tried again: a job that was stopped, that reached its
+// time limit, or that was never started is not. Nor is one that was restored, which may
+// have had its attempts already.
 func (j Job) Next(out Outcome) (Next, bool) {
 	if j.Restored != nil {
 		return Next{}, false
@@ -56,7 +56,7 @@ func (j Job) Next(out Outcome) (Next, bool) {
 	return Next{}, false
 }
 
-// After is the job with the present generation among its attempts.
+// After returns the job with its current generation added to its attempts.
 func (j Job) After(out Outcome) Job {
 	a := Attempt{Generation: j.Plan.Generation, Stage: j.Plan.Stage, Started: out.Started, Ended: out.At,
 		ExitCode: out.ExitCode, Cause: out.Cause}
@@ -67,7 +67,7 @@ func (j Job) After(out Outcome) Job {
 	for len(j.Attempts) > MaxAttempts {
 		oldest := 0
 		if last := j.lastReady(); j.Spec.Service != nil &&
-			last == 0 { // whether it has ever answered is asked of its attempts
+			last == 0 { // its attempts say whether it has ever answered
 			oldest = 1
 		}
 		j.Attempts = slices.Delete(j.Attempts, oldest, oldest+1)
@@ -87,14 +87,14 @@ func (j Job) lastReady() int {
 	return -1
 }
 
-// MainHosts are the machines of the main stage, by node rank, also while another stage runs.
+// MainHosts lists the machines of the main stage by node rank, also while another stage runs.
 func (j Job) MainHosts() []string {
 	var hosts []string
 	for _, p := range j.Plan.Nodes {
 		hosts = append(hosts, p.Host)
 	}
 	switch j.Plan.Stage {
-	case launcher.StageBefore: // the main stage will have what is held, but for the spare ones, which Single puts first
+	case launcher.StageBefore: // the main stage gets the held nodes, except the spare ones, which Single puts first
 		for _, h := range j.Plan.Held[min(j.Spec.Spare, len(j.Plan.Held)):] {
 			hosts = append(hosts, h.Host)
 		}
@@ -108,8 +108,8 @@ func (j Job) MainHosts() []string {
 	return hosts
 }
 
-// The pause doubles from one quick failure to the next; an attempt that ran well for
-// a while is no such failure.
+// The pause doubles from one quick failure to the next; the end of an attempt that ran
+// for some time is not a quick failure.
 const (
 	firstPause = time.Second
 	lastPause  = time.Minute
@@ -129,7 +129,7 @@ func pauseAfter(attempts []Attempt) time.Duration {
 	return pause
 }
 
-// AttemptText says which attempt of the main stage this is, where there may be several.
+// AttemptText says which attempt of the main stage this is; empty if there can be only one.
 func (j Job) AttemptText() string {
 	switch {
 	case j.Plan.Stage != "":
@@ -140,7 +140,7 @@ func (j Job) AttemptText() string {
 	return fmt.Sprintf("attempt %d of %d", j.Plan.Restarts+1, j.Spec.MaxRestarts+1)
 }
 
-// queue takes a job that waits for its first nodes: its plan is of generation 0.
+// queue adds a job that waits for its first nodes: its plan has generation 0.
 func (s *state) queue(j Job) error {
 	if _, known := s.Jobs[j.Spec.ID]; known {
 		return ErrJobExists

@@ -14,16 +14,16 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A backup is the record in a file: three lines of text. The first says what
-// it is of, the second is the state, the third the SHA-256 of the two, as
-// `head -n 2 FILE | sha256sum` gives it. It has no keys, and no tokens: one that
-// was used up meanwhile would let somebody in again.
+// A backup is the record in a file of three lines of text: what the backup is of, the
+// state, and the SHA-256 of these two lines, as `head -n 2 FILE | sha256sum` prints it.
+// It has no keys and no tokens: a restored token that was used up since could be used
+// again.
 
 const (
 	// BackupFormat names the form of the file.
 	BackupFormat = "sparkrun-record/1"
-	// MaxBackup is the largest file in bytes: MaxHistory jobs of MaxEntryBytes
-	// each are half of it.
+	// MaxBackup is the largest file in bytes: twice MaxHistory jobs of MaxEntryBytes
+	// each.
 	MaxBackup = 256 << 20
 )
 
@@ -34,15 +34,14 @@ type BackupHead struct {
 	Epoch   launcher.Epoch `json:"epoch"`
 	Index   uint64         `json:"index"`   // of the last entry in it
 	Taken   time.Time      `json:"taken"`   // the leader's clock
-	Host    string         `json:"host"`    // whose copy it is: the leader's
-	Version string         `json:"version"` // of sparkrun, that wrote it
+	Host    string         `json:"host"`    // the host it was copied from: the leader
+	Version string         `json:"version"` // of the sparkrun that wrote it
 }
 
 // ErrBackup: the file is not a whole backup that this version can read.
 var ErrBackup = errors.New("not a snapshot to restore from")
 
-// Backup renders the record for a file. Host, Taken and Version are the
-// caller's.
+// Backup renders the record for a file. The caller sets Host, Taken and Version.
 func (r *Record) Backup(h BackupHead) ([]byte, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -74,13 +73,12 @@ func sumOf(b []byte) string {
 type Backup struct {
 	BackupHead
 	Size int64  // of the file, in bytes
-	Sum  string // SHA-256 of what it has
+	Sum  string // SHA-256 of its first two lines
 	s    state
 }
 
-// ReadBackup reads a backup and checks all of it: size, sum, form, and that
-// what it says of itself is what it holds. Its errors are ErrBackup, or the
-// reader's.
+// ReadBackup reads a backup and checks all of it: size, sum, format, and that its first
+// line describes its state. Its errors are ErrBackup, or the reader's.
 func ReadBackup(r io.Reader) (Backup, error) {
 	var b Backup
 	all, err := io.ReadAll(io.LimitReader(r, MaxBackup+1))
@@ -95,9 +93,9 @@ func ReadBackup(r io.Reader) (Backup, error) {
 	case len(all) > MaxBackup:
 		return bad("it is over %d bytes", MaxBackup)
 	case !bytes.HasPrefix(all, []byte(`{"format":"sparkrun-record/`)):
-		return bad("it does not begin as one")
+		return bad("it does not begin like one")
 	case len(lines) != 4 || len(lines[3]) != 0:
-		return bad("it is cut short, or something was added: %d lines in place of 3", len(lines)-1)
+		return bad("it is cut short, or something was added: %d lines, not 3", len(lines)-1)
 	}
 	content := all[:len(lines[0])+len(lines[1])]
 	b.Size, b.Sum = int64(len(all)), sumOf(content)
@@ -108,10 +106,10 @@ func ReadBackup(r io.Reader) (Backup, error) {
 		return bad("its first line: %v", err)
 	}
 	if b.Format != BackupFormat {
-		return bad("its form is %q and this version reads %q: it was written by sparkrun %s", b.Format, BackupFormat,
+		return bad("its format is %q and this version reads %q: it was written by sparkrun %s", b.Format, BackupFormat,
 			b.Version)
 	}
-	// A field that this version does not know would be lost in silence.
+	// A field that this version does not know would be lost silently.
 	dec := json.NewDecoder(bytes.NewReader(lines[1]))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&b.s); err != nil {
@@ -123,31 +121,31 @@ func ReadBackup(r io.Reader) (Backup, error) {
 	return b, nil
 }
 
-// wrong says what of the state does not fit together.
+// wrong says what in the state is inconsistent; empty if nothing is.
 func (b Backup) wrong() string {
 	s := b.s
 	switch {
 	case s.Nodes == nil || s.Tokens == nil || s.Jobs == nil:
 		return "its state lacks nodes, tokens or jobs"
 	case s.Cluster == "" || s.Cluster != b.Cluster || s.Epoch != b.Epoch || s.Index != b.Index || s.Index == 0:
-		return "its first line is of another state"
+		return "its first line does not match its state"
 	case len(s.Nodes) == 0:
 		return "it has no nodes"
 	}
 	for id, n := range s.Nodes {
 		if id == "" || n.ID != id || n.Host == "" || n.Joined > s.Index {
-			return fmt.Sprintf("node %q is not in order", id)
+			return fmt.Sprintf("node %q is inconsistent", id)
 		}
 	}
 	for id, j := range s.Jobs {
 		if id == "" || j.Spec.ID != id {
-			return fmt.Sprintf("job %q is not in order", id)
+			return fmt.Sprintf("job %q is inconsistent", id)
 		}
 	}
 	return ""
 }
 
-// Node gives one of the members that are in it.
+// Node gives one of its members.
 func (b Backup) Node(id launcher.NodeID) (Node, bool) {
 	n, ok := b.s.Nodes[id]
 	return n, ok
@@ -163,7 +161,7 @@ func (b Backup) Hosts() []string {
 	return hosts
 }
 
-// Jobs counts the jobs in it, and those that had not ended.
+// Jobs counts its jobs, and those of them that had not ended.
 func (b Backup) Jobs() (all, open int) {
 	for _, j := range b.s.Jobs {
 		if j.Outcome == nil {
@@ -173,10 +171,10 @@ func (b Backup) Jobs() (all, open int) {
 	return len(b.s.Jobs), open
 }
 
-// Restored is the state that a restored record begins with, as a snapshot. A
-// job that had not ended is marked: what its ranks have come to since, only
-// they can tell, and where there are none nobody can. One that waited for its
-// first nodes may have run meanwhile: it has ended.
+// Restored is the state that a restored record begins with, as a snapshot. A job that had
+// not ended is marked: only its ranks, if any are left, can tell what became of it since.
+// One that waited for its first nodes may have run in the meantime, so it counts as
+// ended.
 func (b Backup) Restored(at time.Time) ([]byte, error) {
 	s := b.s
 	s.Tokens, s.Jobs = map[string]Token{}, map[launcher.JobID]Job{}
@@ -195,7 +193,7 @@ func (b Backup) Restored(at time.Time) ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// stamp is a time as people read it in a sentence.
+// stamp writes a time for a sentence.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // NoTrace is the cause of a restored job's end, where a node of its plan has no

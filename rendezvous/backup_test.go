@@ -116,11 +116,11 @@ func TestBackupContent(t *testing.T) {
 	for name, tt := range map[string]struct{ old, new, want string }{
 		"a later form":         {BackupFormat, "sparkrun-record/2", "written by sparkrun test"},
 		"a field of a later":   {`"jobs":{`, `"news":1,"jobs":{`, `unknown field "news"`},
-		"another index":        {`"index":6,"taken"`, `"index":7,"taken"`, "of another state"},
-		"another cluster":      {`"cluster":"c1","epoch":{`, `"cluster":"c2","epoch":{`, "of another state"},
+		"another index":        {`"index":6,"taken"`, `"index":7,"taken"`, "does not match its state"},
+		"another cluster":      {`"cluster":"c1","epoch":{`, `"cluster":"c2","epoch":{`, "does not match its state"},
 		"no nodes":             {`"nodes":{"node-1":{`, `"nodes":{},"netplan":{"node-1":{`, "no nodes"},
-		"a job by another id":  {`"aaaa":{`, `"cccc":{`, `job "cccc" is not in order`},
-		"a node by another id": {`"node-1":{"id"`, `"node-2":{"id"`, `node "node-2" is not in order`},
+		"a job by another id":  {`"aaaa":{`, `"cccc":{`, `job "cccc" is inconsistent`},
+		"a node by another id": {`"node-1":{"id"`, `"node-2":{"id"`, `node "node-2" is inconsistent`},
 		"jobs missing":         {`"jobs":{`, `"jobs":null,"netplan":{`, "lacks nodes, tokens or jobs"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// choose takes the nodes of a job, in rank order: those of --on as they are
-// named, else those that the fabric joins best, as the topology orders them. Those
-// that the job had before come first, and keep their ranks.
+// choose picks the nodes of a job, in rank order: those of --on as they are named, else
+// those that the fabric joins best, in the topology's order. Nodes that the job had
+// before come first and keep their ranks.
 func choose(spec launcher.Spec, roster Roster, topology envgen.Topology, former Former) ([]Member, error) {
 	byHost := map[string]Member{}
 	for _, m := range roster {
@@ -68,7 +68,7 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology, former 
 	if len(spec.On) > 0 {
 		return candidates[:spec.Nodes], nil
 	}
-	// Who types on a node expects the job there, with the files that are there.
+	// A user on a node expects the job on that node, where the user's files are.
 	if near := slices.IndexFunc(candidates, func(m Member) bool { return m.Host == spec.Near }); near > 0 {
 		candidates = slices.Concat(candidates[near:near+1], candidates[:near], candidates[near+1:])
 	}
@@ -86,7 +86,7 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology, former 
 // crew is a possible choice of nodes for a job.
 type crew struct {
 	members []int // indices of candidates, ascending
-	// tier is how well the fabric joins them: all by RoCE, all into one piece, or not.
+	// tier is how well the fabric joins them: all by RoCE, all in one piece of the fabric, or not.
 	tier int
 	// lanes is how many subnets join them; more are faster.
 	lanes int
@@ -98,10 +98,10 @@ const (
 	tierAny
 )
 
-// bestJoined takes n (2 or more) of the candidates, which come in the order of preference:
-// nodes that one subnet of the fabric joins or that are a whole ring, else
-// nodes in one piece of the fabric, else the first n. The first candidates are
-// among them, as many as must be.
+// bestJoined takes n (2 or more) of the candidates, which come in the order of
+// preference: nodes that one subnet of the fabric joins or that are a whole ring, else
+// nodes in one piece of the fabric, else the first n. The first must of the candidates
+// are always among them.
 func bestJoined(candidates []Member, n int, t envgen.Topology, must int) []Member {
 	at := make(map[string]int, len(candidates))
 	for i, m := range candidates {
@@ -139,7 +139,7 @@ func bestJoined(candidates []Member, n int, t envgen.Topology, must int) []Membe
 			propose(present(g.Nodes), tierJoined)
 		}
 	}
-	if must > 0 { // they ascend: the first ones are there if the last of these is at its place
+	if must > 0 { // ascending: the first must are all there if the last of them is at its place
 		crews = slices.DeleteFunc(crews, func(c crew) bool { return c.members[must-1] != must-1 })
 	}
 	for i := range crews {
@@ -164,7 +164,7 @@ func laneNodes(l envgen.Lane) []string {
 	return ids
 }
 
-// lanesOf counts the subnets in which all the members are.
+// lanesOf counts the subnets that have all the members.
 func lanesOf(t envgen.Topology, candidates []Member, members []int) (joined int) {
 	for _, l := range t.Lanes {
 		ids := laneNodes(l)
@@ -176,7 +176,7 @@ func lanesOf(t envgen.Topology, candidates []Member, members []int) (joined int)
 	return joined
 }
 
-// inRankOrder sorts nodes as ranks should go: along a ring.
+// inRankOrder sorts nodes into the order of ranks: along a ring.
 func inRankOrder(chosen []Member, t envgen.Topology) []Member {
 	byID := make(map[string]Member, len(chosen))
 	ids := make([]string, len(chosen))

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Client is a machine of a user's that is no member of the cluster: a laptop.
+// Client is a user's machine that is not a member of the cluster, such as a laptop.
 type Client struct {
 	ID   string    `json:"id"`   // UUID, minted by the machine; in its certificate
-	User string    `json:"user"` // whose calls its calls are
-	Host string    `json:"host"` // its name, as it says
+	User string    `json:"user"` // on whose behalf it calls
+	Host string    `json:"host"` // the name that it gave
 	Key  string    `json:"key"`  // SHA-256 of its public key, as trust.Pin writes it
 	At   time.Time `json:"at"`   // of the login; the leader's clock
 }
@@ -25,10 +25,10 @@ type Login struct {
 	Client  Client `json:"client"`
 }
 
-// RoleClient is what a token's role must be to let a client in.
+// RoleClient is the role of a token that admits clients.
 const RoleClient = "client"
 
-// MaxClients bounds the list: every member keeps it, and every handshake looks at it.
+// MaxClients bounds the list: every member keeps it, and every handshake searches it.
 const MaxClients = 1000
 
 // Errors about clients. An entry that meets one changes nothing.
@@ -38,8 +38,7 @@ var (
 		MaxClients)
 )
 
-// login makes a machine a client of the token's user: whatever else the entry
-// says, a client of another user does not come of it.
+// login makes a machine a client of the token's user, whatever user the entry names.
 func (s *state) login(at time.Time, l Login) error {
 	t, ok := s.Tokens[l.TokenID]
 	if !ok {
@@ -51,22 +50,22 @@ func (s *state) login(at time.Time, l Login) error {
 	c := l.Client
 	switch _, known := s.Clients[c.ID]; {
 	case c.ID == "" || t.User == "" || known || s.LoggedOut[c.ID]:
-		return ErrTokenUsed // a login cannot be made twice
+		return ErrTokenUsed // the same login cannot happen twice
 	case len(s.Clients) >= MaxClients:
 		return ErrTooManyClients
 	}
 	t.Uses--
 	s.Tokens[t.ID] = t
 	c.User, c.At = t.User, at
-	if s.Clients == nil { // a snapshot of before there were any
+	if s.Clients == nil { // from a snapshot without any
 		s.Clients = map[string]Client{}
 	}
 	s.Clients[c.ID] = c
 	return nil
 }
 
-// logout takes a client out for good. The tokens that wait for more clients of
-// the same user go with it: whoever has the machine may have made one.
+// logout removes a client for good, together with the unused client tokens of its user:
+// whoever has the machine may have made one.
 func (s *state) logout(id string) error {
 	c, ok := s.Clients[id]
 	if !ok {
@@ -99,8 +98,8 @@ func (r *Record) Clients() []Client {
 	})
 }
 
-// FindClient gives the one that a person's text means: an id or the beginning
-// of one, a host's name, or user@host, where it is one client's only.
+// FindClient gives the client that a user's text names: an id or its beginning, a host
+// name, or user@host. It must fit one client only.
 func FindClient(clients []Client, text string) (Client, error) {
 	var found []Client
 	for _, c := range clients {

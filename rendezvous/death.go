@@ -8,27 +8,27 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Death is a person's word that a machine was off: nothing that began in the
-// boots it names runs any more. It ends when the machine is heard again.
+// Death is a person's confirmation that a machine was off: nothing that began in the
+// boots it names runs any more. It is over when the machine is heard again.
 type Death struct {
 	Node launcher.NodeID `json:"node"`
-	// Boots are the boots that the word covers, MaxBoots at most. It says nothing of
-	// what the machine has begun in any other boot.
+	// Boots are the boots that the confirmation covers, MaxBoots at most. It says nothing
+	// about what the machine began in any other boot.
 	Boots []string  `json:"boots,omitempty"`
 	At    time.Time `json:"at,omitzero"` // the leader's clock
-	// Heard is set in the entry that ends it.
+	// Heard is set in the entry that takes it back.
 	Heard bool `json:"heard,omitempty"`
 }
 
-// MaxBoots bounds what is kept of one machine: one boot for each job that was
-// planned there and has not ended, and mostly that is the same.
+// MaxBoots bounds what is kept of one machine: one boot for each job that was planned
+// there and has not ended; usually they are all the same.
 const MaxBoots = 16
 
-// Entry records the word, or its end.
+// Entry records the confirmation, or its end.
 func (d Death) Entry() Entry { return Entry{Kind: KindDeath, Death: &d} }
 
-// die takes a person's word. A second one, of a machine that was not heard in
-// between, adds to the first.
+// die notes a person's confirmation. A second one for a machine that was not heard in
+// between adds to the first.
 func (s *state) die(at time.Time, d Death) error {
 	if d.Heard {
 		delete(s.Deaths, d.Node)
@@ -43,23 +43,23 @@ func (s *state) die(at time.Time, d Death) error {
 			boots = append(boots, b)
 		}
 	}
-	if s.Deaths == nil { // a snapshot of before there were any
+	if s.Deaths == nil { // from a snapshot without any
 		s.Deaths = map[launcher.NodeID]Death{}
 	}
 	s.Deaths[d.Node] = Death{Node: d.Node, Boots: boots[max(0, len(boots)-MaxBoots):], At: at}
 	return nil
 }
 
-// Deaths lists the machines that a person has called dead and that were not
-// heard since, by id.
+// Deaths lists, by id, the machines that a person has marked dead and that were not heard
+// since.
 func (r *Record) Deaths() []Death {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.SortedStableFunc(maps.Values(r.s.Deaths), func(a, b Death) int { return compareStrings(a.Node, b.Node) })
 }
 
-// Boots names the boots of a node in which unfinished jobs were planned there: a
-// person's word about the node has to cover them.
+// Boots lists the boots of a node in which unfinished jobs were planned there: a
+// confirmation that the node is dead has to cover them.
 func (r *Record) Boots(id launcher.NodeID) []string {
 	var boots []string
 	for _, j := range r.Jobs() {

@@ -8,23 +8,22 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Former is where a job was. Its next generation goes back there: users of a service know the
-// machine of rank 0 by name, and what the ranks have loaded is in their machines' caches. The
-// zero value is a job that was nowhere yet.
+// Former is where a job ran. Its next generation goes back there: users of a service know rank 0's machine by name,
+// and the machines' caches hold what the ranks have loaded. The zero value is a job that has not run yet.
 type Former struct {
 	Nodes   []launcher.NodeID // of the main stage, by node rank
-	Spare   []launcher.NodeID // that it kept in reserve
+	Spare   []launcher.NodeID // kept in reserve
 	Network string            // where they met
 }
 
-// Former gives it for a job's present generation.
+// Former says where a job's current generation is.
 func (j Job) Former() Former {
 	f := Former{Network: j.Plan.Network}
 	for _, p := range j.Plan.Nodes {
 		f.Nodes = append(f.Nodes, p.Node)
 	}
 	spare := len(j.Plan.Held)
-	if j.Plan.Stage == launcher.StageBefore { // as MainHosts has it
+	if j.Plan.Stage == launcher.StageBefore { // as in MainHosts
 		spare = min(j.Spec.Spare, spare)
 	}
 	for i, h := range j.Plan.Held {
@@ -37,9 +36,9 @@ func (j Job) Former() Former {
 	return f
 }
 
-// Replan is MakePlan for a job that was somewhere. Its nodes that are available stay, each with
-// its ranks; others replace those that are not. Only where the fabric joined the job before and
-// would not join these nodes, and joins others, is the job placed anew.
+// Replan is MakePlan for a job that has run before. Its nodes that are available stay, each with its ranks; others
+// replace those that are not. The job is placed anew only if the fabric joined it before, would not join these
+// nodes, and does join others.
 func Replan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation, former Former) (Plan,
 	error) {
 	plan, err := makePlan(spec, roster, topology, gen, former)
@@ -54,8 +53,8 @@ func Replan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen lau
 	return anew, nil
 }
 
-// first sorts candidates: those that were in the job by their ranks, its spare ones, then the
-// others as they come. It counts the first of these.
+// first sorts candidates: those that were in the job by rank, then its spare ones, then the others in the order
+// given. stay counts those that were in the job.
 func (f Former) first(candidates []Member) (sorted []Member, stay int) {
 	place := func(m Member) int {
 		if i := slices.Index(f.Nodes, m.ID); i >= 0 {
@@ -74,7 +73,7 @@ func (f Former) first(candidates []Member) (sorted []Member, stay int) {
 	return sorted, stay
 }
 
-// arrange gives each node the rank that it had, and those that are new the ranks of the others.
+// arrange gives each former node the rank that it had, and new nodes the ranks that are left.
 func (f Former) arrange(chosen []Member) (arranged []Member) {
 	isNew := func(m Member) bool { return !slices.Contains(f.Nodes, m.ID) }
 	var news []Member
@@ -93,8 +92,8 @@ func (f Former) arrange(chosen []Member) (arranged []Member) {
 	return append(arranged, news...)
 }
 
-// MovedFrom names the machine where rank 0 was in the generation before, if it is on another
-// one now: where a service answers has changed with it. Empty: it has stayed.
+// MovedFrom names the machine of rank 0 in the generation before, if rank 0 is on another one now: a service's
+// address has changed then. Empty: it has not moved.
 func (j Job) MovedFrom() string {
 	for _, a := range slices.Backward(j.Attempts) {
 		if a.Stage == "" && len(a.Hosts) > 0 && len(j.Plan.Nodes) > 0 {

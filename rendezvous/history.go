@@ -10,9 +10,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// prune bounds what ended jobs cost each node's memory and snapshots. Beyond MaxHistory those of whoever has most go,
-// the first ended first, so that one user's many leave another's last ones; beyond MaxWhole they keep what is shown
-// of them: no environment, which is half of a small job and up to MaxEntryBytes of a large one.
+// prune bounds the memory and snapshot space of ended jobs on each node. Beyond MaxHistory the user with the most
+// jobs loses the one that ended first, so that one user's many jobs do not push out another user's few. Beyond
+// MaxWhole a job keeps only what is shown of it: no environment, which is half of a small job and up to
+// MaxEntryBytes of a large one.
 func (s *state) prune() {
 	type end struct {
 		id   launcher.JobID
@@ -46,8 +47,8 @@ func (s *state) prune() {
 	}
 }
 
-// likeIn has a job use another's memory for what is the same in both: one program on the same nodes, again and again,
-// is kept once.
+// likeIn makes a job share another's memory for what is the same in both: a program that runs again and again on
+// the same nodes is kept once.
 func (j *Job) likeIn(other Job) {
 	if alike(j.Plan.Nodes, other.Plan.Nodes) {
 		j.Plan.Nodes = other.Plan.Nodes
@@ -63,8 +64,8 @@ func alike[T any](a, b []T) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] != &b[0] && reflect.DeepEqual(a, b)
 }
 
-// slim is the job without what only its start needed. Readers may hold what the job shares with them, so that nothing
-// is changed in place.
+// slim is the job without what only its start needed. Nothing is changed in place, because readers may hold parts
+// of the job.
 func (j Job) slim() Job {
 	if slices.ContainsFunc(j.Spec.Stages, func(s launcher.Stage) bool { return s.Env != nil }) {
 		j.Spec.Stages = slices.Clone(j.Spec.Stages)
@@ -79,7 +80,7 @@ func (j Job) slim() Job {
 			j.Plan.Nodes[i].Addrs = nil
 		}
 	}
-	// On management it is told by the paths whether the job had a fabric (a ring).
+	// For a job on management the paths show whether it had a fabric (a ring).
 	withPaths := func(p Place) bool { return p.Entry.Paths != nil }
 	if j.Plan.Network == string(envgen.NetworkFabric) && slices.ContainsFunc(j.Plan.Nodes, withPaths) {
 		j.Plan.Nodes = slices.Clone(j.Plan.Nodes)
@@ -90,8 +91,8 @@ func (j Job) slim() Job {
 	return j
 }
 
-// share has a job that has just been decoded, and is nobody else's yet, use what memory others use for the same words:
-// hosts, boots and networks are the same in 500 jobs.
+// share makes a job that was just decoded, and that nobody else reads yet, share memory with other jobs for equal
+// strings: hosts, boots and networks are the same in 500 jobs.
 func (j *Job) share() {
 	spec, plan := &j.Spec, &j.Plan
 	spec.Stages, plan.Nodes = slices.Clone(spec.Stages), slices.Clone(plan.Nodes) // the decoder leaves room for more
@@ -117,5 +118,5 @@ func (j *Job) share() {
 	}
 }
 
-// one makes equal words one.
+// one interns a string.
 func one[S ~string](s *S) { *s = S(unique.Make(string(*s)).Value()) }

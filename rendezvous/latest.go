@@ -2,9 +2,9 @@ package rendezvous
 
 import "sync"
 
-// Latest is a fact that changes: one part of a node writes it, others read its
-// newest value and wait for the next. A reader that is slow misses what came in
-// between. The zero Latest holds the zero value.
+// Latest is a fact that changes: one part of a node writes it, others read its newest
+// value and wait for the next. A slow reader misses the values in between. The zero
+// Latest holds the zero value.
 type Latest[T any] struct {
 	mu      sync.Mutex
 	value   T

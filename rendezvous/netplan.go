@@ -11,14 +11,13 @@ import (
 // each, the twins included, take about 40 KiB.
 const MaxAllocationBytes = 128 << 10
 
-// ErrAllocationTooLarge is met by a netplan allocation of a cluster larger than
-// this record is for.
+// ErrAllocationTooLarge refuses the netplan allocation of a cluster larger than this
+// record is made for.
 var ErrAllocationTooLarge = errors.New("the netplan allocation is too large to be recorded")
 
-// Allocated says which node has which number, subnets and addresses on the
-// fabric, so that the next plan moves nobody, whoever leads then. The record
-// keeps it and does not read it: envgen/netplan does, and refuses what it does
-// not know.
+// Allocated says which node has which number, subnets and addresses on the fabric, so
+// that the next plan changes no node's addresses, whoever leads then. The record keeps it
+// without reading it: envgen/netplan reads it, and refuses what it does not know.
 type Allocated struct {
 	Allocation json.RawMessage `json:"allocation"`
 }

@@ -16,13 +16,13 @@ import (
 // Member is a node as the leader sees it now.
 type Member struct {
 	Node
-	// Ready: its control stream is up. Gossip's opinion plays no part.
+	// Ready: its control stream is up. Gossip plays no part in it.
 	Ready bool `json:"ready"`
-	// Drained says why a node that answers gets no ranks: what was killed there
-	// and stays. Empty: it may get some.
+	// Drained says why a node that answers gets no ranks: what was killed there and does
+	// not exit. Empty: it may get ranks.
 	Drained string `json:"drained,omitempty"`
-	// Blank: it has lost its copy of the record, and with it what it has voted
-	// for. It has no part in raft until it is taken in anew.
+	// Blank: it has lost its copy of the record, and with it what it has voted for. It
+	// takes no part in raft until it is taken in anew.
 	Blank     bool             `json:"blank,omitempty"`
 	Since     time.Time        `json:"since"` // of the last change of Ready
 	Boot      string           `json:"boot,omitempty"`
@@ -33,14 +33,14 @@ type Member struct {
 // Roster is every member, in the order of their names.
 type Roster []Member
 
-// Plan says where each rank of one generation runs and where they meet.
+// Plan says where each rank of one generation runs, and the address at which they meet.
 type Plan struct {
 	Generation launcher.Generation `json:"generation"`
 	Nodes      []Place             `json:"nodes"` // by node rank
 	World      int                 `json:"world"`
 	Head       netip.Addr          `json:"head"`    // rank 0's node, on Network
 	Network    string              `json:"network"` // "fabric", "management" or "loopback"
-	Why        string              `json:"why"`     // of the choice of network, one sentence
+	Why        string              `json:"why"`     // why this network, one sentence
 
 	// Stage is what this generation runs: "" is the main stage.
 	Stage string `json:"stage,omitempty"`
@@ -50,27 +50,27 @@ type Plan struct {
 	Held []Holding `json:"held,omitempty"`
 }
 
-// Holding is a node that a job has and does not use.
+// Holding is a node that a job occupies without using it.
 type Holding struct {
 	Node launcher.NodeID `json:"node"`
 	Host string          `json:"host"`
 }
 
-// Place is one node's part of a plan.
+// Place is one node's part in a plan.
 type Place struct {
 	Node      launcher.NodeID `json:"node"`
 	Host      string          `json:"host"`
 	Boot      string          `json:"boot"`
 	FirstRank int             `json:"first_rank"`
 	Ranks     int             `json:"ranks"`
-	Entry     envgen.Entry    `json:"entry"` // the node's address, NIC and RDMA paths where the job meets
-	// Addrs are all of the node's, management's first and the fabric's: where its ranks'
-	// connections come from.
+	Entry     envgen.Entry    `json:"entry"` // the node's address, NIC and RDMA paths on the job's network
+	// Addrs are all addresses of the node, management first, then the fabric's: its
+	// ranks' connections come from them.
 	Addrs []netip.Addr `json:"addrs,omitempty"`
 }
 
-// Management is the node's address on the network that the cluster talks over; where there is
-// no cluster it is where the job meets.
+// Management is the node's address on the management network; without a cluster it is the address that the job
+// uses.
 func (p Place) Management() netip.Addr {
 	if len(p.Addrs) > 0 {
 		return p.Addrs[0]
@@ -81,7 +81,7 @@ func (p Place) Management() netip.Addr {
 // ErrCannotPlace is wrapped by every error of MakePlan.
 var ErrCannotPlace = errors.New("cannot place the job")
 
-// Views are the members that are ready and get ranks, as envgen takes them.
+// Views are the members that are ready and may get ranks, in envgen's form.
 func (r Roster) Views() []envgen.NodeView {
 	var views []envgen.NodeView
 	for _, m := range r {
@@ -92,15 +92,14 @@ func (r Roster) Views() []envgen.NodeView {
 	return views
 }
 
-// View is the member as envgen takes it.
+// View is the member in envgen's form.
 func (m Member) View() envgen.NodeView {
 	return envgen.NodeView{ID: string(m.ID), Host: m.Host, Mgmt: m.Addr.Addr(), Inventory: m.Inventory}
 }
 
-// MakePlan chooses nodes and ranks: ranks are contiguous on each node; the
-// nodes come in the order of --on, else the topology chooses and orders them,
-// the node that the user is on among them. The topology is that of the members
-// that are ready; one that is empty joins nobody.
+// MakePlan chooses nodes and ranks: ranks are contiguous on each node; the nodes come in
+// the order of --on, else the topology chooses and orders them, including the node that
+// the user is on. The topology is that of the ready members; an empty one joins no nodes.
 func MakePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation) (Plan, error) {
 	return makePlan(spec, roster, topology, gen, Former{})
 }
@@ -133,8 +132,8 @@ func makePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen l
 	return plan, nil
 }
 
-// Sides are the plan's nodes, as the roster it was made of has them, and where
-// each meets the others, by node rank.
+// Sides are the plan's nodes, by node rank, as in the roster that it was made from, and
+// the address at which each meets the others.
 func (p Plan) Sides(roster Roster) (views []envgen.NodeView, entries []envgen.Entry) {
 	for _, n := range p.Nodes {
 		i := slices.IndexFunc(roster, func(m Member) bool { return m.ID == n.Node })
@@ -181,7 +180,7 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 	n := p.Nodes[i]
 	meeting, err := json.Marshal(n.Entry)
 	if err != nil {
-		panic(err) // plain data: only a change of the type could break it
+		panic(err) // plain data: only a change of the type could make this fail
 	}
 	var members []netip.Addr
 	var nodes []launcher.NodeID
@@ -204,7 +203,7 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 	}
 }
 
-// Has lists the nodes that a job with this plan has.
+// Has lists the nodes that a job with this plan occupies.
 func (p Plan) Has() []launcher.NodeID {
 	var ids []launcher.NodeID
 	for _, n := range p.Nodes {
@@ -216,8 +215,8 @@ func (p Plan) Has() []launcher.NodeID {
 	return ids
 }
 
-// Single is the part of a plan that a stage before or after the main one runs
-// on: one rank on the node of rank 0. The other nodes are held.
+// Single is the plan of a stage before or after the main one: one rank on the node of
+// rank 0. The other nodes are held.
 func (p Plan) Single(stage string, gen launcher.Generation) Plan {
 	first := p.Nodes[0]
 	first.FirstRank, first.Ranks = 0, 1

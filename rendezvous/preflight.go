@@ -13,8 +13,8 @@ import (
 // CodeGPUsTaken warns in a dry run of GPUs that another job has at that moment.
 const CodeGPUsTaken = "gpus-taken"
 
-// ErrFabricUnfit is wrapped by the refusal of a job that the fabric would fail.
-var ErrFabricUnfit = errors.New("the fabric would fail this job")
+// ErrFabricUnfit is wrapped by the refusal of a job that cannot work on this fabric.
+var ErrFabricUnfit = errors.New("the fabric is not fit for this job")
 
 // Unfit is the error for the findings that stop a job, each with the node, the
 // port, the code and the remedy; nil where none is an error.
@@ -31,7 +31,7 @@ func Unfit(findings []envgen.Finding) error {
 	return fmt.Errorf("%w; nothing is started:%s", ErrFabricUnfit, strings.Join(lines, ""))
 }
 
-// Forced makes warnings of errors: the user starts the job all the same.
+// Forced turns errors into warnings: the user starts the job anyway.
 func Forced(findings []envgen.Finding) []envgen.Finding {
 	forced := slices.Clone(findings)
 	for i := range forced {

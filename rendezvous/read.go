@@ -28,14 +28,14 @@ func (r *Record) Cluster() (uuid string, epoch, index uint64) {
 	return r.s.Cluster, r.s.N, r.s.Index
 }
 
-// Removals counts the members that were ever taken out of the cluster.
+// Removals counts the members that were ever removed from the cluster.
 func (r *Record) Removals() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return len(r.s.Removed)
 }
 
-// WasRemoved tells whether a node was a member and was taken out.
+// WasRemoved tells whether a node was a member and has been removed.
 func (r *Record) WasRemoved(id launcher.NodeID) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -49,8 +49,8 @@ func (r *Record) Epoch() launcher.Epoch {
 	return r.s.Epoch
 }
 
-// Nodes lists the members by name, as a person counts: spark2 before spark10.
-// It is the order of ranks: stable, and known without asking.
+// Nodes lists the members by name in natural order: spark2 before spark10. It is the
+// order of ranks: stable, and known without asking anybody.
 func (r *Record) Nodes() []Node {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -59,8 +59,8 @@ func (r *Record) Nodes() []Node {
 	})
 }
 
-// compareNatural compares texts with runs of digits as numbers; texts that
-// differ only in leading zeros are settled byte by byte.
+// compareNatural compares texts with runs of digits as numbers; texts that differ only in
+// leading zeros are compared byte by byte.
 func compareNatural(a, b string) int {
 	x, y := a, b
 	for x != "" && y != "" {
@@ -97,8 +97,8 @@ func (r *Record) Node(id launcher.NodeID) (Node, bool) {
 	return n, ok
 }
 
-// TokensOf counts the tokens for clients of a user that are kept, those that are used
-// up or have expired too.
+// TokensOf counts the client tokens of a user in the record, also those that are used up
+// or have expired.
 func (r *Record) TokensOf(user string) int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -111,7 +111,7 @@ func (r *Record) TokensOf(user string) int {
 	return n
 }
 
-// TokenByHash finds the token a newcomer's secret belongs to.
+// TokenByHash finds the token that a newcomer's secret belongs to.
 func (r *Record) TokenByHash(hash []byte) (Token, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -130,7 +130,7 @@ func (r *Record) Jobs() []Job {
 	return sortedJobs(r.s.Jobs)
 }
 
-// Secretive lists what is to be run by jobs that have secrets and have not ended, in no order.
+// Secretive lists, in no order, the specs of unfinished jobs that have secrets.
 func (r *Record) Secretive() (out []launcher.Spec) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -150,7 +150,7 @@ func (r *Record) Job(id launcher.JobID) (Job, bool) {
 	return j, ok
 }
 
-// Find resolves what a user typed for a job, among those of the record.
+// Find resolves a user's text to a job of the record.
 func (r *Record) Find(text string) (Job, error) {
 	if j, ok := r.Job(launcher.JobID(text)); ok {
 		return j, nil
@@ -163,14 +163,14 @@ func (r *Record) Find(text string) (Job, error) {
 	return jobs[i], nil
 }
 
-// FindJob gives the index of the job that a user's text means, among jobs in the
-// order in which they were placed: a whole id; a name, which means the job of
-// that name that has not ended, else the latest; or the beginning of one id.
-// Several that run under one name, or begin so, have to be told apart by their
-// ids. Every command that takes a job goes by this, whichever machine it asks.
+// FindJob gives the index of the job that a user's text names. The jobs are in the order
+// in which they were placed. The text is a whole id; a name, which means the unfinished
+// job of that name, else the latest; or the beginning of an id. If it fits several, the
+// user has to give an id. Every command that takes a job uses this, whichever machine it
+// asks.
 func FindJob(jobs []Job, text string) (int, error) {
 	if text == "" {
-		return 0, fmt.Errorf("job \"\": %w: name one: `sparkrun ps --all` lists them", ErrNoJob)
+		return 0, fmt.Errorf("job \"\": %w: give one: `sparkrun ps --all` lists them", ErrNoJob)
 	}
 	all := func(is func(Job) bool) (found []int) {
 		for i, j := range jobs {
@@ -204,13 +204,13 @@ func FindJob(jobs []Job, text string) (int, error) {
 	return 0, &ambiguousError{text, ids}
 }
 
-// ambiguousError is an ErrNoJob that is none for want of jobs.
+// ambiguousError is an ErrNoJob because the text fits more than one job.
 type ambiguousError struct {
 	text string
 	ids  []string
 }
 
 func (e *ambiguousError) Error() string {
-	return fmt.Sprintf("job %q: it could be %s: name one by its id", e.text, strings.Join(e.ids, ", "))
+	return fmt.Sprintf("job %q: it could be %s: give the id of one", e.text, strings.Join(e.ids, ", "))
 }
 func (e *ambiguousError) Unwrap() error { return ErrNoJob }

@@ -19,50 +19,51 @@ import (
 type Node struct {
 	ID   launcher.NodeID `json:"id"`
 	Host string          `json:"host"`
-	// Addr is the management address and RPC port at the last join or change.
-	// Gossip may know better; this one survives when nobody gossips.
+	// Addr is the management address and RPC port at the last join or change. Gossip may
+	// have a newer one; this one is known even when nobody gossips.
 	Addr netip.AddrPort `json:"addr"`
-	// Joined is the log index of the join: the age of a member.
+	// Joined is the log index of the join, which orders members by age.
 	Joined uint64 `json:"joined"`
 	// Witness votes, and gets no ranks.
 	Witness bool `json:"witness,omitempty"`
-	// Key is the SHA-256 of its public key, as trust.Pin writes it: its certificates
-	// are for this key as long as it is a member.
+	// Key is the SHA-256 of its public key, as trust.Pin writes it: as long as it is a
+	// member, its certificates are for this key.
 	Key string `json:"key,omitempty"`
-	// Protocol is what its build speaks, as it said last.
+	// Protocol is the one that its build speaks, as it last reported.
 	Protocol int `json:"protocol,omitempty"`
 }
 
-// Token lets newcomers in. The secret itself is never recorded.
+// Token admits newcomers. The secret itself is never recorded.
 type Token struct {
 	ID      string    `json:"id"`   // not secret: for audit lines and errors
 	Hash    []byte    `json:"hash"` // of the secret
-	Role    string    `json:"role"` // what it lets in: node, witness or client
+	Role    string    `json:"role"` // what it admits: node, witness or client
 	Uses    int       `json:"uses"` // left
 	Expires time.Time `json:"expires"`
-	// User is whose clients a client's token lets in; empty in others.
+	// User is the user whose clients a client token admits; empty in other tokens.
 	User string `json:"user,omitempty"`
 }
 
-// Job is what was asked for, where it was put, and how it ended.
+// Job is what was asked for, where it was placed, and how it ended.
 type Job struct {
 	Spec    launcher.Spec `json:"spec"`
 	Plan    Plan          `json:"plan"`
 	Planned time.Time     `json:"planned"` // the leader's clock
 	Outcome *Outcome      `json:"outcome,omitempty"`
-	Stop    *Stop         `json:"stop,omitempty"` // somebody asked for the end
-	// Verdict is why the present generation is being ended, where no ledger shows it:
-	// a leader gave a node up, or a time limit passed. Later leaders go by it.
+	Stop    *Stop         `json:"stop,omitempty"` // a request to end it
+	// Verdict is why the current generation is being ended, if no ledger shows it: a
+	// leader gave up a node, or a time limit passed. Later leaders follow it.
 	Verdict *Outcome `json:"verdict,omitempty"`
 	// Attempts are the generations before the plan's, the latest MaxAttempts of them.
 	Attempts []Attempt `json:"tries,omitempty"`
-	// Touched is the epoch in which it was last planned, stopped or ended: the record sets it.
+	// Touched is the epoch in which it was last planned, stopped or ended. The record sets it.
 	Touched launcher.Epoch `json:"touched,omitzero"`
-	// Restored is set on a job that had not ended when the copy was taken from
-	// which the record was restored, at that time. What came after is not known:
-	// no generation of it is begun any more.
+	// Restored is set on a job that had not ended when the backup was taken from which
+	// the record was restored: the time of that backup. What happened since is not known,
+	// so no further generation of it is started.
 	Restored *time.Time `json:"restored,omitempty"`
-	// Faults are when a service has failed, as far back as its --restart counts.
+	// Faults are the times at which a service failed, as far back as its --restart
+	// counts.
 	Faults []time.Time `json:"faults,omitempty"`
 }
 
@@ -76,7 +77,7 @@ const (
 	Completed End = "completed" // every rank exited 0
 	Failed    End = "failed"    // a rank failed, or a node was lost
 	Stopped   End = "stopped"   // somebody asked
-	Rejected  End = "rejected"  // a node could not prepare: no rank was started
+	Rejected  End = "rejected"  // a node cannot prepare: no rank was started
 )
 
 // Outcome is recorded once and never changes.
@@ -88,7 +89,7 @@ type Outcome struct {
 	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
 	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
 	Exits    []launcher.RankExit `json:"exits,omitempty"` // the first failures, then exits with 0 before them; see MaxExits
-	// Lost and AllLost are of a service: a machine of it was lost, and each one was.
+	// Lost and AllLost are for services: one of its machines was lost, or all were.
 	Lost    bool `json:"lost,omitempty"`
 	AllLost bool `json:"all_lost,omitempty"`
 }
@@ -99,16 +100,16 @@ const (
 	MaxHistory    = 500       // jobs kept, of which those that have ended go
 	MaxWhole      = 50        // of them, ended jobs kept with all that a start needs
 	MinEnded      = 250       // ended jobs kept however many have not ended
-	// A user's jobs that have not ended, and the text of their commands and environments together: each is kept by
-	// every member, and driven by the leader. Root is not bound.
+	// A user's unfinished jobs, and the total size of their commands and environments: every member keeps each of
+	// them, and the leader drives it. Root has no such limit.
 	MaxUnfinished      = 500
 	MaxUnfinishedBytes = 16 << 20
 	MaxExits           = 16 // exits kept in an outcome
 	MaxAttempts        = 20 // attempts kept of a job
 )
 
-// Kind names a kind of entry and its version. A new kind is written only when
-// every voter knows it; a kind a node does not know stops that node.
+// Kind names a kind of entry and its version. A new kind is written only when every voter
+// knows it; a node stops at a kind that it does not know.
 type Kind string
 
 const (
@@ -134,12 +135,12 @@ const (
 // Entry is one step of the record. Its kind says which pointer is set.
 type Entry struct {
 	Kind Kind      `json:"kind"`
-	At   time.Time `json:"at"` // the leader's clock; the machine itself has none
+	At   time.Time `json:"at"` // the leader's clock; the state machine itself has none
 
 	Found  *Found           `json:"found,omitempty"`
 	Token  *Token           `json:"token,omitempty"`
 	Join   *Join            `json:"join,omitempty"`
-	Node   *Node            `json:"node,omitempty"` // KindNode: its address and protocol of now
+	Node   *Node            `json:"node,omitempty"` // KindNode: its current address and protocol
 	Remove *launcher.NodeID `json:"remove,omitempty"`
 	Job    *Job             `json:"job,omitempty"` // KindPlan, KindQueue
 	End    *JobEnd          `json:"end,omitempty"` // KindEnd, KindVerdict
@@ -177,16 +178,16 @@ type JobEnd struct {
 	Outcome Outcome `json:"outcome"`
 }
 
-// Verdict records only that the attempt is being ended, and what for.
+// Verdict records only that the attempt is being ended, and why.
 func (e JobEnd) Verdict() Entry { return Entry{Kind: KindVerdict, End: &e} }
 
-// Errors an entry can meet. The entry then changes nothing.
+// Errors of entries. An entry with an error changes nothing.
 var (
 	ErrFounded      = errors.New("the cluster has been founded already")
 	ErrTokenUnknown = errors.New("token not known to this cluster")
 	ErrTokenUsed    = errors.New("token used up")
 	ErrTokenExpired = errors.New("token expired")
-	ErrTokenRole    = errors.New("token is for something else")
+	ErrTokenRole    = errors.New("token is for another role")
 	ErrHostTaken    = errors.New("another node of this name is a member")
 	ErrNoNode       = errors.New("no such node")
 	ErrNoJob        = errors.New("no such job")
@@ -197,7 +198,7 @@ var (
 	ErrStaleEpoch   = errors.New("the record is of a later epoch")
 )
 
-// UnknownKindError stops a node: its state would drift from its peers'.
+// UnknownKindError stops a node: its state would differ from its peers'.
 type UnknownKindError struct {
 	Kind  Kind
 	Index uint64
@@ -223,7 +224,7 @@ func (e Entry) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// state is all that a snapshot holds.
+// state is everything in a snapshot.
 type state struct {
 	Cluster string `json:"cluster"`
 	launcher.Epoch
@@ -233,9 +234,9 @@ type state struct {
 	Jobs    map[launcher.JobID]Job    `json:"jobs"`
 	Netplan json.RawMessage           `json:"netplan,omitempty"`
 	Deaths  map[launcher.NodeID]Death `json:"deaths,omitempty"`
-	// Removed are the members that were taken out: no reunion brings them back, and each one knew the gossip key.
+	// Removed are the members that were removed: no reunion brings them back, and each one knew the gossip key.
 	Removed map[launcher.NodeID]bool `json:"removed,omitempty"`
-	// Clients are users' machines that are no members; LoggedOut are the ids of those that were taken out.
+	// Clients are users' machines that are not members; LoggedOut are the ids of those that were removed.
 	Clients   map[string]Client `json:"clients,omitempty"`
 	LoggedOut map[string]bool   `json:"logged_out,omitempty"`
 }
@@ -247,7 +248,7 @@ type Record struct {
 	s       state
 	changed chan struct{} // closed and replaced by every entry that changes something
 
-	rendered atomic.Int64 // what the next Snapshot is likely to need, in bytes
+	rendered atomic.Int64 // expected size of the next Snapshot in bytes
 }
 
 // NewRecord makes an empty record: a cluster not yet founded.
@@ -258,8 +259,8 @@ func NewRecord() *Record {
 	}
 }
 
-// Apply takes one committed entry. It returns nil, one of the errors above, or
-// for a kind it does not know an UnknownKindError, on which the node must stop.
+// Apply applies one committed entry. It returns nil, one of the errors above, or an
+// UnknownKindError, on which the node must stop.
 func (r *Record) Apply(index uint64, data []byte) any {
 	var e Entry
 	if err := known(data, &e); err != nil {
@@ -279,8 +280,8 @@ func (r *Record) Apply(index uint64, data []byte) any {
 	return nil
 }
 
-// known reads one JSON value that has no field which this build does not know: to
-// leave one out would have its record differ from the others' for good.
+// known reads one JSON value and refuses fields that this build does not know: dropping
+// one would make its record differ from the others' for good.
 func known(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
@@ -288,7 +289,7 @@ func known(data []byte, v any) error {
 		return err
 	}
 	if rest := bytes.TrimSpace(data[dec.InputOffset():]); len(rest) > 0 {
-		return fmt.Errorf("%d bytes behind its end", len(rest))
+		return fmt.Errorf("%d bytes after its end", len(rest))
 	}
 	return nil
 }
@@ -361,7 +362,7 @@ func (s *state) join(index uint64, at time.Time, j Join) error {
 	if !ok {
 		return ErrTokenUnknown
 	}
-	if err := t.Check(at, t.Role); err != nil { // the leader has looked at the role
+	if err := t.Check(at, t.Role); err != nil { // the leader has checked the role
 		return err
 	}
 	if taken := s.hostTaken(j.Node); taken != nil {
@@ -373,11 +374,11 @@ func (s *state) join(index uint64, at time.Time, j Join) error {
 	return nil
 }
 
-// Check tells whether the token still lets somebody in, as a node, witness or client.
+// Check tells whether the token still admits a node, witness or client.
 func (t Token) Check(at time.Time, role string) error {
 	switch {
 	case t.Role != role:
-		return fmt.Errorf("%w: it lets in a %s, and this is a %s", ErrTokenRole, t.Role, role)
+		return fmt.Errorf("%w: it admits a %s, and this is a %s", ErrTokenRole, t.Role, role)
 	case t.Uses <= 0:
 		return ErrTokenUsed
 	case at.After(t.Expires):
@@ -386,8 +387,8 @@ func (t Token) Check(at time.Time, role string) error {
 	return nil
 }
 
-// hostTaken refuses a second node of one name: a cloned machine, or two people
-// who both called theirs spark1. Commands name hosts, so names must be unique.
+// hostTaken refuses a second node of one name: a cloned machine, or two machines that
+// both were called spark1. Commands name hosts, so names must be unique.
 func (s *state) hostTaken(n Node) error {
 	for _, other := range s.Nodes {
 		if other.Host == n.Host && other.ID != n.ID {
@@ -405,8 +406,7 @@ func (s *state) putNode(index uint64, n Node) {
 	s.Nodes[n.ID] = n
 }
 
-// plan takes a job's first generation, or the next one of a job that has not
-// ended.
+// plan records a job's first generation, or the next one of a job that has not ended.
 func (s *state) plan(j Job) error {
 	old, ok := s.Jobs[j.Spec.ID]
 	switch {
@@ -423,7 +423,7 @@ func (s *state) plan(j Job) error {
 		return ErrRestarts
 	}
 	if ok {
-		j.Spec = old.Spec // what was asked for does not change
+		j.Spec = old.Spec // the request does not change
 	}
 	j.Outcome, j.Stop, j.Touched = nil, nil, s.Epoch
 	s.Jobs[j.Spec.ID] = j
@@ -431,7 +431,7 @@ func (s *state) plan(j Job) error {
 	return nil
 }
 
-// present gives the job whose present generation an entry is about.
+// present gives the job of an entry about its current generation.
 func (s *state) present(k launcher.Key) (Job, error) {
 	j, ok := s.Jobs[k.Job]
 	switch {
@@ -445,7 +445,7 @@ func (s *state) present(k launcher.Key) (Job, error) {
 	return j, nil
 }
 
-// verdict records why a job's present generation is being ended: the first verdict stands.
+// verdict records why a job's current generation is being ended: the first verdict stands.
 func (s *state) verdict(e JobEnd) error {
 	j, err := s.present(e.Key)
 	if err == nil && j.Verdict == nil {
@@ -467,7 +467,7 @@ func (s *state) end(e JobEnd) error {
 	return nil
 }
 
-// sortedJobs orders by age, oldest first; ids settle equal times.
+// sortedJobs orders by age, oldest first; equal times are ordered by id.
 func sortedJobs(m map[launcher.JobID]Job) []Job {
 	return slices.SortedStableFunc(maps.Values(m), func(a, b Job) int {
 		if c := a.Planned.Compare(b.Planned); c != 0 {

@@ -225,7 +225,7 @@ func TestFind(t *testing.T) {
 		"train": "aaaa2", // the latest of a name, and a name beats a beginning
 		"bb":    "bbbb1",
 		"tra":   "train2",
-		"aaaa":  `job "aaaa": it could be aaaa1, aaaa2: name one by its id`,
+		"aaaa":  `job "aaaa": it could be aaaa1, aaaa2: give the id of one`,
 		"zzzz":  "ps --all",
 		"":      "ps --all",
 	} {

@@ -10,23 +10,22 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Reunited is a part of the record of a side that gives way: one job, or all
-// members and tokens. A part that comes twice changes nothing the second time.
+// Reunited is a part of the record of the side that gives way: one job, or all members
+// and tokens. Applying it twice changes nothing the second time.
 type Reunited struct {
-	From launcher.Epoch  `json:"from"` // that side's; lower than the record's
+	From launcher.Epoch  `json:"from"` // of that side; lower than the record's
 	Node launcher.NodeID `json:"node"` // whose copy it is
 
 	Job    *Job    `json:"job,omitempty"`
 	Nodes  []Node  `json:"nodes,omitempty"`
 	Tokens []Token `json:"tokens,omitempty"`
-	// Clients are users' machines; LoggedOut the ids of those that this side has taken out.
+	// Clients are users' machines; LoggedOut are the ids of those that this side has removed.
 	Clients   []Client `json:"clients,omitempty"`
 	LoggedOut []string `json:"logged_out,omitempty"`
 }
 
-// Parts are the whole record as the side with the later epoch takes it, each
-// small enough for an entry. What of a job is too much for one is left out of
-// it, exits first.
+// Parts are the whole record for the side with the later epoch, each small enough for an
+// entry. A job that is too large for one is shortened, its exits first.
 func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -68,9 +67,8 @@ func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
 // Entry records the part.
 func (u Reunited) Entry() Entry { return Entry{Kind: KindReunite, Reunited: &u} }
 
-// reunite merges a part of a record that was led on while this one was taken
-// over. Nothing is dropped; where both sides have gone on with a job, this one
-// stands.
+// reunite merges a part of the record that the old leader kept writing after the
+// take-over. Nothing is dropped; if both sides have gone on with a job, this side stands.
 func (s *state) reunite(index uint64, u Reunited) error {
 	if u.From.Compare(s.Epoch) >= 0 {
 		return ErrStaleEpoch
@@ -109,7 +107,7 @@ func (s *state) reunite(index uint64, u Reunited) error {
 
 func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 	ours, known := s.Jobs[theirs.Spec.ID]
-	// A stop that either side has accepted holds for what goes on.
+	// A stop that either side has accepted holds for what goes on running.
 	if stop := ours.Stop.and(theirs.Stop); known && stop != nil {
 		ours.Stop, theirs.Stop = stop, stop
 		if ours.Outcome == nil {
@@ -117,7 +115,7 @@ func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 		}
 	}
 	switch {
-	case !known, ours.Restored != nil && theirs.Restored == nil: // who was there knows better than an older copy
+	case !known, ours.Restored != nil && theirs.Restored == nil: // the side that was there knows more than a restored copy
 		s.Jobs[theirs.Spec.ID] = theirs
 	case ours.Touched.Compare(from) > 0: // planned or ended here since the take-over
 		if a := theirs.aside(from); !slices.ContainsFunc(slices.Concat(ours.Attempts, []Attempt{ours.present()}), a.same) {
@@ -128,11 +126,11 @@ func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 	case theirs.Plan.Generation > ours.Plan.Generation,
 		theirs.Plan.Generation == ours.Plan.Generation && ours.Outcome == nil &&
 			(theirs.Outcome != nil || ours.Verdict == nil && theirs.Verdict != nil):
-		s.Jobs[theirs.Spec.ID] = theirs // the same history, further on
+		s.Jobs[theirs.Spec.ID] = theirs // the same history, but later
 	}
 }
 
-// present is the present generation in short.
+// present is the current generation, shortened.
 func (j Job) present() Attempt {
 	var out Outcome
 	if j.Outcome != nil {
@@ -142,7 +140,7 @@ func (j Job) present() Attempt {
 	return attempts[len(attempts)-1]
 }
 
-// aside is the present generation as the other side of a reunion keeps it.
+// aside is the current generation as the other side of a reunion keeps it.
 func (j Job) aside(from launcher.Epoch) Attempt {
 	a := j.present()
 	a.Epoch = from
@@ -154,8 +152,8 @@ func (j Job) aside(from launcher.Epoch) Attempt {
 	return a
 }
 
-// same tells whether u is this attempt: kept before, or begun before the take-over
-// and gone no further on the other side.
+// same tells whether u is this attempt: it was kept before, or it began before the
+// take-over and got no further on the other side.
 func (a Attempt) same(u Attempt) bool {
 	if a.Generation != u.Generation || !slices.Equal(a.Hosts, u.Hosts) {
 		return false

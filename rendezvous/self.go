@@ -2,14 +2,15 @@ package rendezvous
 
 import "github.com/sparkrun/sparkrun/launcher"
 
-// Self is what a node is for as long as its agent runs. Nothing of it changes.
+// Self identifies a node. Nothing in it changes while its agent runs.
 type Self struct {
 	ID      launcher.NodeID
 	Cluster string
 	Host    string
-	Boot    string // of the machine: another one after each reboot
-	RPCPort uint16 // where members listen, all at the same
+	Boot    string // of the machine: changes with each reboot
+	RPCPort uint16 // where members listen: the same on all
 	Version string // of the program
-	// Protocol is what this program speaks: Protocol, but in tests of other builds.
+	// Protocol is what this program speaks: the constant Protocol, except in tests of
+	// other builds.
 	Protocol int
 }

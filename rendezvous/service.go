@@ -20,7 +20,7 @@ type JobService struct {
 }
 
 // ErrNoService refuses what only a service can have.
-var ErrNoService = errors.New("it is no service")
+var ErrNoService = errors.New("it is not a service")
 
 // Entry records it.
 func (e JobService) Entry() Entry { return Entry{Kind: KindService, Service: &e} }
@@ -48,8 +48,8 @@ func WithAutostart(spec launcher.Spec, on bool) launcher.Spec {
 	return spec
 }
 
-// mayRestart bounds the number of attempts after the first: those of a service are told by its
-// failures (nextOfService), and have no bound in all.
+// mayRestart bounds the number of attempts after the first. A service has no bound in total: its failures decide
+// (nextOfService).
 func mayRestart(spec launcher.Spec) int {
 	if spec.Service != nil {
 		return math.MaxInt
@@ -57,14 +57,13 @@ func mayRestart(spec launcher.Spec) int {
 	return spec.MaxRestarts
 }
 
-// nextOfService tells what follows a generation of a service. Whether it is tried again
-// depends on the record alone, so that every leader decides the same.
+// nextOfService says what follows a generation of a service. Whether it is tried again
+// depends only on the record, so that every leader decides the same.
 //
-// All its machines were off: it comes back with Autostart, and that counts for no failure.
-// Nothing of it was started, after an earlier generation was: likewise, for as long as it
-// takes, as a machine that has just come up may lack its disks or its dockerd. It has failed:
-// as often as Restarts within Per, and only if it was ready once, or a machine of it was lost:
-// what never came up would not the second time.
+// All its machines were off: with Autostart it comes back, and this is not a failure. Nothing of it was started,
+// though an earlier generation was: the same, without a limit, because a machine that has just booted may not have
+// its disks or dockerd yet. It has failed: it is tried again up to Restarts times within Per, and only if it was
+// ready once or lost a machine: what never came up would not come up the second time.
 func (j Job) nextOfService(out Outcome) (Next, bool) {
 	v, n := j.Spec.Service, Next{Restarts: j.Plan.Restarts, Pause: pauseAfter(j.After(out).Attempts)}
 	switch {
@@ -80,8 +79,7 @@ func (j Job) nextOfService(out Outcome) (Next, bool) {
 	return Next{}, false
 }
 
-// WhyNoMore says why a service that has failed after it had answered is not tried again; empty
-// of any other job.
+// WhyNoMore says why a service that failed after it had answered is not tried again; empty for any other job.
 func (j Job) WhyNoMore(out Outcome) string {
 	v := j.Spec.Service
 	switch {
@@ -124,14 +122,14 @@ func (j Job) RecentFaults(now time.Time) (n int) {
 	return n
 }
 
-// recent tells whether a failure counts. One that another leader's clock, or this one's before it was
-// put right, has placed in the time to come would else count for years.
+// recent tells whether a failure counts. One in the future does not: a leader's wrong clock may have put it there,
+// and it could count for years.
 func (j Job) recent(at, now time.Time) bool {
 	return now.Sub(at).Abs() < j.Spec.Service.Per
 }
 
-// faultsWith are the failures that --restart still counts at the end of a generation, with
-// that one if it is a failure.
+// faultsWith are the failures that --restart still counts at the end of a generation,
+// including that generation's own.
 func (j Job) faultsWith(out Outcome) []time.Time {
 	if j.Spec.Service == nil || j.Spec.Service.Restarts == 0 {
 		return nil
@@ -148,8 +146,8 @@ func (j Job) faultsWith(out Outcome) []time.Time {
 	return recent[max(0, len(recent)-launcher.MaxServiceRestarts):]
 }
 
-// ServiceAddr is where a service answers, as host:port: what was seen, else what the plan
-// and a port of a fixed number let expect; empty: not known.
+// ServiceAddr is where a service answers, as host:port: what was seen, else what follows
+// from the plan and a fixed port; empty: not known.
 func (s JobStatus) ServiceAddr() string {
 	v := s.Spec.Service
 	if v == nil || s.Plan.Generation == 0 {
@@ -169,7 +167,7 @@ func (s JobStatus) ServiceAddr() string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// servicePort is the number of a service's port; 0: it is known once its nodes have chosen it.
+// servicePort is the number of a service's port; 0: not known before its nodes have chosen it.
 func servicePort(spec launcher.Spec) uint16 {
 	st := spec.MainStage()
 	if st == nil || len(spec.Service.Port) != 1 {
@@ -183,19 +181,19 @@ func servicePort(spec launcher.Spec) uint16 {
 	return 0
 }
 
-// ServiceState is how a service does, in a word; its text says what is wrong.
+// ServiceState is the state of a service in one word; text says what is wrong.
 func (s JobStatus) ServiceState() (state, text string) {
 	switch seen := s.Service; {
 	case s.State != StateRuns && s.State != StateStarts && s.State != StatePlanned || seen == nil:
 		return string(s.State), s.Waits
 	case s.State == StateStarts && seen.State == launcher.ServiceReady, seen.State == launcher.ServiceStarting:
-		return string(s.State), s.Waits // it answers, and is not all there yet; or was not asked yet
+		return string(s.State), s.Waits // it answers but is not complete yet, or was not asked yet
 	default:
 		return string(seen.State), seen.Text
 	}
 }
 
-// RestartsText says how often a service has failed lately, of how often it may.
+// RestartsText says how often a service has failed recently, and how often it may.
 func (j Job) RestartsText(now time.Time) string {
 	v := j.Spec.Service
 	if v.Restarts == 0 {

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Snapshot renders the whole state: the jobs one by one, as a buffer that the
-// encoder needs for all of them (1 MB for 500) would be kept by its pool.
+// Snapshot renders the whole state, the jobs one by one: the encoder's pool would keep a
+// buffer for all of them (1 MB for 500 jobs).
 func (r *Record) Snapshot() ([]byte, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -40,7 +40,7 @@ func (r *Record) Snapshot() ([]byte, error) {
 		out.WriteString(separator)
 	}
 	out.WriteString("},")
-	out.Write(rest[1:]) // it has fields always
+	out.Write(rest[1:]) // it always has fields
 	r.rendered.Store(int64(out.Len() + out.Len()/8))
 	return out.Bytes(), nil
 }
@@ -52,7 +52,7 @@ func (r *Record) Restore(data []byte) error {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	if fresh.s.Nodes == nil || fresh.s.Tokens == nil || fresh.s.Jobs == nil {
-		return errors.New("restore snapshot: it lacks nodes, tokens or jobs") // a null would end the next Apply in a panic
+		return errors.New("restore snapshot: it lacks nodes, tokens or jobs") // with a null the next Apply would panic
 	}
 	for id, j := range fresh.s.Jobs {
 		j.share()

@@ -6,15 +6,15 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Stop is a request to end a job that was accepted: from then on no generation
-// of it begins, whoever leads.
+// Stop is an accepted request to end a job: from then on no generation of it begins,
+// whoever leads.
 type Stop struct {
 	At     time.Time     `json:"at"`    // the leader's clock
 	Grace  time.Duration `json:"grace"` // between TERM and KILL; 0 is KILL at once
 	Reason string        `json:"reason,omitempty"`
 }
 
-// JobStop records that somebody asked.
+// JobStop records a request to end a job.
 type JobStop struct {
 	Job  launcher.JobID `json:"job"`
 	Stop Stop           `json:"stop"`
@@ -23,7 +23,7 @@ type JobStop struct {
 // Entry records the request.
 func (e JobStop) Entry() Entry { return Entry{Kind: KindStop, Stop: &e} }
 
-// and is what holds of two requests: the first one's reason, the shorter grace.
+// and combines two requests: the first one's reason, the shorter grace.
 func (s *Stop) and(later *Stop) *Stop {
 	switch {
 	case s == nil:

@@ -7,11 +7,11 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// ErrTooManyJobs is wrapped by the refusal of a job whose user has too many that have not ended.
+// ErrTooManyJobs is wrapped by the refusal of a job whose user has too many unfinished ones.
 var ErrTooManyJobs = errors.New("too many unfinished jobs")
 
-// MayLaunch refuses one more job of a user who has MaxUnfinished, or MaxUnfinishedBytes of text in them, that have not
-// ended. Root is not bound.
+// MayLaunch refuses another job of a user whose unfinished jobs reach MaxUnfinished in number or MaxUnfinishedBytes
+// in text. Root has no such limit.
 func MayLaunch(spec launcher.Spec, unfinished []launcher.Spec) error {
 	if spec.User == "root" {
 		return nil
@@ -23,12 +23,12 @@ func MayLaunch(spec launcher.Spec, unfinished []launcher.Spec) error {
 			bytes += u.TextBytes()
 		}
 	}
-	const remedy = "`sparkrun stop` ends some, or wait for their ends"
+	const remedy = "end some with `sparkrun stop`, or wait until they end"
 	switch {
 	case jobs >= MaxUnfinished:
-		return fmt.Errorf("%w: %s has %d, and nobody may have more: %s", ErrTooManyJobs, spec.User, jobs, remedy)
+		return fmt.Errorf("%w: %s has %d, which is the limit: %s", ErrTooManyJobs, spec.User, jobs, remedy)
 	case bytes > MaxUnfinishedBytes:
-		return fmt.Errorf("%w: commands and environments of %s's %d would take %d MiB with this one's, and nobody's may take more than %d: %s, or put large ones into files",
+		return fmt.Errorf("%w: the commands and environments of %s's %d jobs and this one would take %d MiB; the limit is %d: %s, or put large ones into files",
 			ErrTooManyJobs, spec.User, jobs, (bytes+1<<20-1)>>20, MaxUnfinishedBytes>>20, remedy)
 	}
 	return nil

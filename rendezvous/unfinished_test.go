@@ -32,7 +32,7 @@ func TestUnfinishedJobsOfOneUserAreBounded(t *testing.T) {
 		"another's do not count": {of("ben", 10), many(MaxUnfinished, of("ann", 10)), ""},
 		"root":                   {of("root", 10), many(MaxUnfinished, of("root", 10)), ""},
 		"large ones that may":    {of("ann", 64<<10), many(255, of("ann", 64<<10)), ""},
-		"large ones":             {of("ann", 64<<10), many(256, of("ann", 64<<10)), "ann's 256 would take 17 MiB"},
+		"large ones":             {of("ann", 64<<10), many(256, of("ann", 64<<10)), "ann's 256 jobs and this one would take 17 MiB"},
 	} {
 		err := MayLaunch(tc.spec, tc.unfinished)
 		if tc.want == "" && err != nil || tc.want != "" &&

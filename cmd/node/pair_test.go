@@ -261,7 +261,7 @@ func TestObjections(t *testing.T) {
 		"an older copy": {func(r *wire.ObjectionRequest) { r.Index-- }, "has a newer copy of the record than spark3"},
 		"an older term": {func(r *wire.ObjectionRequest) { r.Term--; r.Index += 10 }, "has a newer copy of the record than spark3"},
 		// On one machine the dead one's address always answers.
-		"a machine that answers": {asIs, "sees that spark1 is not dead: "},
+		"a machine that answers": {asIs, "finds that spark1 is not dead: "},
 		"nobody is dead":         {func(r *wire.ObjectionRequest) { r.Dead = nil }, ""},
 		"another epoch's copy":   {func(r *wire.ObjectionRequest) { r.Epoch.N++; r.Index, r.Dead = 0, nil }, ""},
 	} {

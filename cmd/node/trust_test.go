@@ -98,9 +98,9 @@ func TestTokensThatAreNoGood(t *testing.T) {
 		{"stolen and used", once, leader.addr, false, rendezvous.ErrTokenUsed, "token used up"},
 		{"stolen and used, by way of a follower", once, c.hosts[1].addr, false, rendezvous.ErrTokenUsed, "token used up"},
 		{"expired", short, leader.addr, false, rendezvous.ErrTokenExpired, "token expired"},
-		{"for a node, by a witness", good, leader.addr, true, rendezvous.ErrTokenRole, "it lets in a node, and this is a witness"},
-		{"for a witness, by a node", leader.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "witness"}), leader.addr, false, rendezvous.ErrTokenRole, "lets in a witness"},
-		{"for a client, by a node", leader.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client", User: "root"}), leader.addr, false, rendezvous.ErrTokenRole, "lets in a client"},
+		{"for a node, by a witness", good, leader.addr, true, rendezvous.ErrTokenRole, "it admits a node, and this is a witness"},
+		{"for a witness, by a node", leader.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "witness"}), leader.addr, false, rendezvous.ErrTokenRole, "admits a witness"},
+		{"for a client, by a node", leader.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client", User: "root"}), leader.addr, false, rendezvous.ErrTokenRole, "admits a client"},
 		{"of no cluster's making", unknown.Reveal(), leader.addr, false, rendezvous.ErrTokenUnknown, "token not known"},
 	} {
 		h := c.newcomer(fmt.Sprintf("mallory%d", i))

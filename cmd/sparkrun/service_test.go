@@ -231,7 +231,7 @@ func TestServiceEnable(t *testing.T) {
 		t.Error(d)
 	}
 	if code, _, e := cli(t, apptest.Agent(&apptest.FakeCluster{Err: rendezvous.ErrNoService}), "service",
-		"enable", "a"); code != 1 || !strings.Contains(e, "it is no service") {
+		"enable", "a"); code != 1 || !strings.Contains(e, "it is not a service") {
 		t.Errorf("code %d, stderr %q", code, e)
 	}
 	if code, _, _ := cli(t, apptest.Agent(c), "service", "enable"); code != 2 {

@@ -1,15 +1,13 @@
-// Package consensus keeps one replicated log under a state machine that it
-// does not know: which node leads, in which term, and which entries are
-// committed in which order.
+// Package consensus keeps one replicated log for a state machine that it does not know:
+// which node leads, in which term, and which entries are committed in which order.
 //
-// It decides who votes (see Desired), when this node is fit to lead (its disk
-// answers, it reaches a quorum, every earlier entry is applied), and when it must
-// stop taking part (a store that fails or hangs, an entry nobody here
-// understands, a file that is not what was written).
+// It decides who votes (see Desired), when this node is fit to lead (its disk answers, it
+// reaches a quorum, every earlier entry is applied), and when it must stop taking part (a
+// store that fails or hangs, an entry that this program does not know, a file that is not
+// what was written).
 //
-// It must not know what an entry means, must not start or end anything on a
-// node, must not take a node for dead because gossip says so, and must never skip
-// an entry.
+// It must not know what an entry means, must not start or end anything on a node, must
+// not treat a node as dead because gossip says so, and must never skip an entry.
 package consensus
 
 import (
@@ -23,14 +21,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The answers of Apply, Verify and ApplyChange, to be told apart with
-// errors.Is. All but ErrUnknownOutcome mean that nothing was recorded.
+// Errors of Apply, Verify and ApplyChange, for errors.Is. All but ErrUnknownOutcome mean
+// that nothing was recorded.
 var (
 	// ErrNotLeader: ask the leader instead; errors.As with *NotLeaderError
 	// gives its id.
 	ErrNotLeader = errors.New("this node does not lead")
-	// ErrNoLeader: nobody leads as far as this node knows, or leadership is
-	// just moving. Asking again later is right.
+	// ErrNoLeader: as far as this node knows nobody leads, or leadership is just moving.
+	// Ask again later.
 	ErrNoLeader = errors.New("no leader is known")
 	// ErrUnknownOutcome: the entry may or may not be committed, now or later.
 	// Only an entry that is safe to apply twice may be sent again.
@@ -43,8 +41,7 @@ var (
 	ErrStopped = errors.New("consensus is stopped")
 	// ErrStaleChange: the membership has changed since the change was computed.
 	ErrStaleChange = errors.New("the membership changed meanwhile")
-	// ErrReopen wraps the OnFatal errors that opening the same folder again
-	// heals by itself.
+	// ErrReopen is wrapped by OnFatal errors that opening the same folder again cures.
 	ErrReopen = errors.New("consensus must be opened again")
 )
 
@@ -52,7 +49,7 @@ var (
 // heartbeats on one connection, so a larger one could cost the leadership.
 const MaxEntry = 256 << 10
 
-// NotLeaderError says who leads instead; Leader is "" if nobody is known to.
+// NotLeaderError says who leads instead; Leader is "" if no leader is known.
 type NotLeaderError struct{ Leader string }
 
 func (e *NotLeaderError) Error() string {
@@ -67,13 +64,13 @@ func (e *NotLeaderError) Is(target error) bool {
 	return target == ErrNotLeader || (target == ErrNoLeader && e.Leader == "")
 }
 
-// Config of one node. Zero durations and counts take the default named.
+// Config of one node. Zero durations and counts mean the default named.
 type Config struct {
-	// ID is the node's UUID. It is raft's server id and its address at once,
-	// so that a new IP address changes nothing in raft. Required.
+	// ID is the node's UUID. It is both raft's server id and its address, so that a new
+	// IP address changes nothing in raft. Required.
 	ID string
-	// Dir is the folder of the log, the vote and the snapshots; it is made
-	// 0700 when missing and belongs to one ID for ever. Required.
+	// Dir is the folder of the log, the vote and the snapshots. It is made with mode 0700
+	// if missing and belongs to one ID for ever. Required.
 	Dir string
 	// Machine is what committed entries are applied to. Required.
 	Machine Machine
@@ -88,39 +85,38 @@ type Config struct {
 	// (raft.NewInmemTransport); it must offer pre-votes.
 	Transport raft.Transport
 
-	// Bootstrap makes a new cluster with this node as its only voter. Only
-	// `init` may set it: it is refused when the folder has any state, since a
-	// second bootstrap would be a second cluster under the same ids.
+	// Bootstrap makes a new cluster with this node as its only voter. Only `init` may set
+	// it: it is refused when the folder has any state, because a second bootstrap would
+	// make a second cluster under the same ids.
 	Bootstrap bool
 
-	// Heartbeat is how long a follower waits without word of the leader;
-	// default 700 ms. raft looks at it only when a timer of 1-2 heartbeats
-	// fires, and a new leader needs a second voter that has noticed too, so
-	// the worst case is 3 heartbeats: 1 s would break the promise of a new
-	// leader within 3 s.
+	// Heartbeat is how long a follower waits without hearing the leader; default 700 ms.
+	// raft checks it only when a timer of 1-2 heartbeats fires, and a new leader needs a
+	// second voter that has noticed too, so the worst case is 3 heartbeats: with 1 s a
+	// new leader within 3 s could not be promised.
 	Heartbeat time.Duration
 	// Election is how long a candidate waits for votes; default Heartbeat,
 	// and never less.
 	Election time.Duration
-	// Lease is how long a leader goes on without hearing a quorum; default
-	// Heartbeat, and never more than it. Safety does not rest on it (see
-	// Verify), and each lost lease is an election.
+	// Lease is how long a leader goes on without hearing a quorum; default Heartbeat, and
+	// never more. Safety does not depend on it (see Verify), and each lost lease costs an
+	// election.
 	Lease time.Duration
 	// Commit is the longest a follower waits to learn of a commit when no
 	// other entry follows; default 50 ms.
 	Commit time.Duration
-	// RPCTimeout bounds one exchange with a peer; default 3 s. Longer lets a
-	// silent connection hold back its follower.
+	// RPCTimeout bounds one exchange with a peer; default 3 s. With a longer one a silent
+	// connection could hold back its follower.
 	RPCTimeout time.Duration
 
-	// SnapshotThreshold is the number of entries after which a snapshot is
-	// taken; default 128. SnapshotInterval is how often that is looked at;
-	// default 10 s (raft spreads it over 1-2 intervals). The log is mapped into
-	// memory: what it has grown to in between is held.
+	// SnapshotThreshold is the number of entries after which a snapshot is taken; default
+	// 128. SnapshotInterval is how often that is checked; default 10 s (raft spreads it
+	// over 1-2 intervals). The log is mapped into memory: what it grows to in between
+	// stays allocated.
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration
-	// TrailingLogs is the number of entries kept behind a snapshot, so that a
-	// short absence needs no snapshot; default 128.
+	// TrailingLogs is the number of entries kept before a snapshot's end, so that a short
+	// absence needs no snapshot; default 128.
 	TrailingLogs uint64
 
 	// StoreDeadline is how long one write to the log or the vote may take
@@ -129,15 +125,15 @@ type Config struct {
 	StoreDeadline time.Duration
 	// ApplyTimeout is how long Apply waits for room in the log; default 10 s.
 	ApplyTimeout time.Duration
-	// HandOver is how long Close tries to pass the leadership on; default 2 s,
-	// below 0 not at all.
+	// HandOver is how long Close tries to pass on the leadership; default 2 s; below 0:
+	// not at all.
 	HandOver time.Duration
 
-	// OnFatal is called once, from a goroutine of its own, when this node has
-	// stopped taking part because of err. The caller closes, mends and opens
-	// again. It must not call Close itself, which waits for it.
+	// OnFatal is called once, in its own goroutine, when this node has stopped taking
+	// part because of err. The owner then closes, repairs and opens again. OnFatal must
+	// not call Close itself, because Close waits for it.
 	OnFatal func(err error)
-	// Logger gets raft's own words too; nil discards.
+	// Logger gets raft's own log too; nil discards.
 	Logger *slog.Logger
 
 	// wrapStore lets a test put a slow or failing disk under the node.
@@ -151,7 +147,7 @@ func setDefault[T comparable](v *T, def T) {
 	}
 }
 
-// withDefaults fills the gaps and refuses what cannot work.
+// withDefaults sets defaults and refuses what cannot work.
 func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Heartbeat, 700*time.Millisecond)
 	setDefault(&c.Election, c.Heartbeat)
@@ -188,7 +184,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// raftConfig is the same in raft's words.
+// raftConfig is the Config in raft's form.
 func (c Config) raftConfig(notify chan<- bool) *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.ID)
@@ -201,8 +197,8 @@ func (c Config) raftConfig(notify chan<- bool) *raft.Config {
 	rc.TrailingLogs = c.TrailingLogs
 	rc.NotifyCh = notify
 	rc.NoLegacyTelemetry = true
-	// A node that has been removed stays a quiet follower: whether it leaves
-	// for good is for the caller to decide.
+	// A node that has been removed stays a quiet follower: the caller decides whether it
+	// leaves for good.
 	rc.ShutdownOnRemove = false
 	rc.Logger = newHCLogger(c.Logger)
 	return rc

@@ -7,16 +7,16 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// copies notes how far each server has stored the log, by its own answers to
-// this leader. raft does not tell.
+// copies notes how far each server has stored the log, according to its own answers to
+// this leader. raft does not say.
 type copies struct {
 	mu      sync.Mutex
 	at      map[raft.ServerID]stored
 	changed chan struct{} // closed and replaced by every answer, and every silence
 }
 
-// stored counts in one term only: what a server had from an earlier leader it
-// may have lost again since.
+// stored is valid in one term only: a server may have dropped what it had from an earlier
+// leader.
 type stored struct{ term, index uint64 }
 
 func newCopies() *copies {
@@ -33,7 +33,7 @@ func (c *copies) note(id raft.ServerID, term, index uint64) {
 	c.wakeLocked()
 }
 
-// wake has those who wait look again: a server has fallen silent.
+// wake makes the waiters look again: a server has fallen silent.
 func (c *copies) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,9 +64,9 @@ func (c *copies) next() <-chan struct{} {
 	return c.changed
 }
 
-// Copied waits until another server has stored all that this node has applied
-// by now, and tells whether one has. It gives up when ctx ends, when this node
-// does not lead, and at once when raft's heartbeats to all others fail.
+// Copied waits until another server has stored everything that this node has applied by
+// now, and tells whether one has. It gives up when ctx ends, when this node does not
+// lead, and at once when raft's heartbeats to all others fail.
 func (n *Raft) Copied(ctx context.Context) bool {
 	index := n.fsm.applied.Load()
 	for {
@@ -74,7 +74,7 @@ func (n *Raft) Copied(ctx context.Context) bool {
 		if !leads {
 			return false
 		}
-		changed := n.copies.next() // before looking, so that nothing falls in between
+		changed := n.copies.next() // before looking, so that no change is missed
 		hope := false
 		for _, s := range n.Members().Servers {
 			if s.ID == n.cfg.ID {
@@ -99,8 +99,7 @@ func (n *Raft) Copied(ctx context.Context) bool {
 	}
 }
 
-// countedPipeline hands on the answers of a pipeline after having looked at
-// them.
+// countedPipeline notes the answers of a pipeline and passes them on.
 type countedPipeline struct {
 	raft.AppendPipeline
 	copies *copies

@@ -16,12 +16,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// DiskError: the log's folder does not take a write, or not in time. The node has
-// stopped for good; one that is opened again once TryDisk succeeds goes on.
+// DiskError: the log's folder does not take a write, or not in time. The node has stopped
+// for good; open it again once TryDisk succeeds.
 type DiskError struct {
-	What string // was tried
+	What string // the operation that failed
 	Dir  string
-	Err  error // *HungError where nothing came back
+	Err  error // *HungError if the disk did not answer
 }
 
 func (e *DiskError) Error() string {
@@ -34,7 +34,7 @@ func (e *DiskError) Error() string {
 
 func (e *DiskError) Unwrap() error { return e.Err }
 
-// full goes by the text as well: bbolt gives it alone where its file cannot grow.
+// full looks at the text as well: bbolt returns only a text when its file cannot grow.
 func (e *DiskError) full() bool {
 	return slices.ContainsFunc([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT}, func(no syscall.Errno) bool {
 		return errors.Is(e.Err, no) || e.Err != nil && strings.Contains(e.Err.Error(), no.Error())
@@ -48,12 +48,12 @@ func (e *HungError) Error() string {
 	return fmt.Sprintf("the disk has not answered for %v", e.Limit)
 }
 
-// tryRoom is how many bytes TryDisk writes: with less room than that a node would
-// soon have to stop again.
+// tryRoom is how many bytes TryDisk writes: with less free space a node would soon have
+// to stop again.
 const tryRoom = 1 << 20
 
-// TryDisk writes and removes a file in the folder of a log that is open or not.
-// It waits for the disk for as long as that takes.
+// TryDisk writes and removes a file in a log's folder; the log may be open. It waits for
+// the disk as long as that takes.
 func TryDisk(dir string) error { return tryDisk(dir, tryRoom) }
 
 func tryDisk(dir string, size int) error {
@@ -75,10 +75,10 @@ func tryDisk(dir string, size int) error {
 	return nil
 }
 
-// failStop puts a deadline on every write and stops the node for good at the
-// first that fails. raft by itself only steps down after a failed write and is
-// elected again, goes on sending heartbeats while a write hangs, so that nobody
-// else is elected (raft #503, #612), and panics when it cannot write its term.
+// failStop puts a deadline on every write and stops the node for good at the first that
+// fails. raft by itself only steps down after a failed write and is elected again; it
+// goes on sending heartbeats while a write hangs, so that nobody else is elected (raft
+// #503, #612); and it panics when it cannot write its term.
 type failStop struct {
 	disk  diskStore
 	dir   string // of the disk, for errors
@@ -91,13 +91,13 @@ type failStop struct {
 
 	mu     sync.Mutex
 	failed error
-	shut   bool          // nothing begins any more; see close
+	shut   bool          // no operation begins any more; see close
 	busy   int           // operations under way
 	idle   chan struct{} // closed once shut and not busy
-	closed chan struct{} // closed once the disk is; nil before close
+	closed chan struct{} // closed once the disk is closed; nil before close
 	// closeErr is the disk's answer, written before closed is closed.
 	closeErr error
-	// recent holds the last entries: replication reads them again at once.
+	// recent caches the last entries, because replication reads them at once.
 	recent [cacheSize]*raft.Log
 }
 
@@ -130,8 +130,8 @@ func (f *failStop) failure() error {
 	return f.failed
 }
 
-// begin announces an operation, and end its end. What has not begun when close
-// is called never touches the folder: its lock may be another's by then.
+// begin announces an operation, end its end. An operation that has not begun when close
+// is called never touches the folder: another process may have the lock by then.
 func (f *failStop) begin() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,8 +151,8 @@ func (f *failStop) end() {
 	}
 }
 
-// do runs one disk operation, but waits no longer than limit. The goroutine of
-// a hung one cannot be ended; it goes when the disk answers, see close.
+// do runs one disk operation but waits no longer than limit. The goroutine of a hung
+// operation cannot be ended; it ends when the disk answers, see close.
 func (f *failStop) do(what string, limit time.Duration, op func() error) error {
 	if err := f.failure(); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (f *failStop) do(what string, limit time.Duration, op func() error) error {
 	}
 }
 
-// write is do for what the node cannot live without.
+// write is do for writes without which the node cannot go on: a failure stops it.
 func (f *failStop) write(what string, op func() error) error {
 	err := f.do(what, f.limit, op)
 	if err == nil || errors.Is(err, ErrStopped) {
@@ -188,8 +188,8 @@ func (f *failStop) write(what string, op func() error) error {
 	return err
 }
 
-// stop ends the calling goroutine of raft where raft would panic on err. Its
-// deferred calls run, so that replication ends and futures are answered.
+// stop ends the calling goroutine of raft where raft would panic on err. Its deferred
+// calls run, so replication ends and futures are answered.
 func (f *failStop) stop(err error) error {
 	if f.live.Load() {
 		runtime.Goexit()
@@ -197,9 +197,9 @@ func (f *failStop) stop(err error) error {
 	return err
 }
 
-// close closes the disk, and with it the folder's lock, once the last operation
-// has ended; no other begins. It waits for that no longer than limit and tells
-// whether it is done. If the disk answers later, it is closed then.
+// close closes the disk, and so releases the folder's lock, once the last operation has
+// ended; no other begins. It waits no longer than limit and tells whether the disk is
+// closed. If the disk answers later, it is closed then.
 func (f *failStop) close(limit time.Duration) (done bool, err error) {
 	f.mu.Lock()
 	if f.closed == nil {
@@ -270,7 +270,7 @@ func (f *failStop) StoreLogs(logs []*raft.Log) error {
 }
 
 func (f *failStop) DeleteRange(lo, hi uint64) error {
-	// Before, not after: a reader must not find what is being deleted.
+	// Before the deletion, so that no reader finds what is being deleted.
 	f.mu.Lock()
 	for i, c := range f.recent {
 		if c != nil && c.Index >= lo && c.Index <= hi {
@@ -285,8 +285,8 @@ func (f *failStop) Set(key, val []byte) error {
 	return f.write("write raft vote", func() error { return f.disk.Set(key, val) })
 }
 
-// SetUint64 writes the term or the term of a vote. raft panics when it cannot
-// write the term, on whatever goroutine that happens.
+// SetUint64 writes the term or the term of a vote. If it cannot, raft panics in whichever
+// goroutine called it.
 func (f *failStop) SetUint64(key []byte, val uint64) error {
 	if err := f.write("write raft term", func() error { return f.disk.SetUint64(key, val) }); err != nil {
 		return f.stop(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietFor is how long the same words of raft are not repeated: a dead peer
-// makes it say the same thing several times a second.
+// quietFor is how long the same line of raft is not repeated: with a dead peer it logs
+// the same several times a second.
 const quietFor = 30 * time.Second
 
 // slogSink passes raft's log on to slog.
@@ -30,8 +30,8 @@ type saidAt struct {
 }
 
 func newHCLogger(log *slog.Logger) hclog.Logger {
-	// raft asks for a logger with a level; the sink below gets every line
-	// whatever that level is, and slog's handler decides.
+	// raft needs a logger with a level; the sink below gets every line whatever that
+	// level is, and slog's handler decides.
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Error, Output: io.Discard})
 	l.RegisterSink(&slogSink{log: log, said: map[string]saidAt{}})
 	return l
@@ -72,8 +72,8 @@ func (s *slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) 
 	s.log.LogAttrs(context.Background(), lv, "raft", attrs...)
 }
 
-// mute reports whether the same line was said a moment ago, and if not how
-// often it was withheld since.
+// mute reports whether the same line was logged a moment ago, and if not, how often it
+// was withheld since.
 func (s *slogSink) mute(msg string, args []any) (muted int, quiet bool) {
 	key := msg
 	for i := 0; i+1 < len(args); i += 2 {

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// bbolt's file format, version 2, as far as reading needs it. Little-endian.
+// bbolt's file format, version 2, as far as it is needed for reading. Little-endian.
 const (
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
@@ -20,7 +20,7 @@ const (
 	leafPage    = 0x02
 	bucketFlag  = 0x01
 	maxDepth    = 32
-	// maxPages bounds the memory one damaged page header can ask for.
+	// maxPages bounds the memory that one damaged page header can claim.
 	maxPages = 1 << 15
 )
 
@@ -64,9 +64,9 @@ func parseImage(r io.ReaderAt, size int64) (*image, error) {
 	return im, nil
 }
 
-// readMeta checks both meta pages. One bad page is enough to refuse: bbolt
-// would go back to the other and so to an older vote and log. Its writes of
-// them are smaller than a sector, hence whole or absent after a power cut.
+// readMeta checks both meta pages. One bad page is enough to refuse: bbolt would fall
+// back to the other and so to an older vote and log. bbolt's writes of them are smaller
+// than a sector, hence whole or absent after a power cut.
 func (im *image) readMeta(size int64) (root uint64, err error) {
 	var newest uint64
 	var txids [2]uint64
@@ -172,8 +172,8 @@ func (im *image) branch(id uint64, b, lo, hi []byte, depth int, visit visitor) e
 	return nil
 }
 
-// leaf visits the pairs of one leaf page, which may be a slice of a bucket's
-// own record (bbolt keeps small buckets inline).
+// leaf visits the pairs of one leaf page, which may be part of a bucket's own record
+// (bbolt keeps small buckets inline).
 func leaf(b, lo, hi []byte, visit visitor) error {
 	le := binary.LittleEndian
 	n := int(le.Uint16(b[10:]))
@@ -207,7 +207,7 @@ func outside(k, lo, hi []byte) bool {
 	return (lo != nil && bytes.Compare(k, lo) < 0) || (hi != nil && bytes.Compare(k, hi) >= 0)
 }
 
-// cut returns size bytes at pos behind off.
+// cut returns size bytes at off+pos.
 func cut(b []byte, off int, pos, size uint32) ([]byte, error) {
 	start := uint64(off) + uint64(pos)
 	if start+uint64(size) > uint64(len(b)) {
@@ -242,7 +242,7 @@ func (im *image) bucket(name string, rec []byte) error {
 	return leaf(page, nil, nil, visit)
 }
 
-// pair takes one key and its value.
+// pair reads one key and its value.
 func (im *image) pair(bucket string, k, v []byte) (err error) {
 	switch bucket {
 	case string(bucketLog):

@@ -13,8 +13,8 @@ import (
 // errLost is the cause of a lead function's ctx when leadership is lost.
 var errLost = errors.New("leadership is lost")
 
-// stuckAfter is how long a leader may refuse every entry because of a transfer
-// of leadership that has ended long ago (raft #696).
+// stuckAfter is how long a leader may refuse every entry because of a transfer of
+// leadership that ended long ago (raft #696).
 const stuckAfter = 10 * time.Second
 
 // State tells what the node is now.
@@ -33,8 +33,8 @@ func (n *Raft) State() State {
 	return Follower
 }
 
-// Leader returns the leader's node id, "" if none is known, and the term this
-// node is in. It may be out of date: only Verify proves a leadership.
+// Leader returns the leader's node id, "" if none is known, and this node's term. It may
+// be out of date: only Verify proves a leadership.
 func (n *Raft) Leader() (nodeID string, term uint64) {
 	term = n.r.CurrentTerm()
 	if n.State() == Stopped {
@@ -44,8 +44,8 @@ func (n *Raft) Leader() (nodeID string, term uint64) {
 	return string(id), term
 }
 
-// leading tells whether the node leads, and in which term. A leadership cannot
-// be lost and regained within one term, so equal terms are one leadership.
+// leading tells whether the node leads, and in which term. A leadership cannot be lost
+// and regained within one term, so equal terms mean the same leadership.
 func (n *Raft) leading() (term uint64, ok bool) {
 	for {
 		term = n.r.CurrentTerm()
@@ -56,27 +56,27 @@ func (n *Raft) leading() (term uint64, ok bool) {
 	}
 }
 
-// AppliedIndex is the index of the last entry the machine has applied.
+// AppliedIndex is the index of the last entry that the machine has applied.
 func (n *Raft) AppliedIndex() uint64 { return n.fsm.applied.Load() }
 
-// Last is the end of this node's copy of the log, committed or not; zeros where
-// there is none. Of two copies the one with the higher term, then index, is newer.
+// Last is the end of this node's copy of the log, committed or not; zeros if there is
+// none. Of two copies the one with the higher term, then the higher index, is newer.
 func (n *Raft) Last() (term, index uint64) {
 	stats := n.r.Stats()
-	term, _ = strconv.ParseUint(stats["last_log_term"], 10, 64) // raft prints it
+	term, _ = strconv.ParseUint(stats["last_log_term"], 10, 64) // raft gives it as text
 	index, _ = strconv.ParseUint(stats["last_log_index"], 10, 64)
 	return term, index
 }
 
-// Unapplied tells whether this node's copy of the log ends with entries that its
-// machine has not seen: after a start, the last ones that it had, until a leader
-// says whether they are committed.
+// Unapplied tells whether this node's copy of the log ends with entries that its machine
+// has not applied: after a start these are the last ones, until a leader says whether
+// they are committed.
 func (n *Raft) Unapplied() bool {
 	_, last := n.Last()
 	for i := last; i > n.AppliedIndex(); i-- {
 		var l raft.Log
 		if err := n.store.disk.GetLog(i, &l); err != nil {
-			return false // compacted, or cut off
+			return false // compacted or truncated
 		}
 		if l.Type == raft.LogCommand {
 			return true
@@ -94,16 +94,16 @@ func (n *Raft) LastContact() time.Time {
 	return n.r.LastContact()
 }
 
-// LeaderChanged returns a channel that is closed when State or Leader has
-// changed. Take it before looking, so that no change falls in between.
+// LeaderChanged returns a channel that is closed when State or Leader changes. Get it
+// before looking, so that no change is missed.
 func (n *Raft) LeaderChanged() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.changed
 }
 
-// watch drains what raft reports. It believes none of it and looks again:
-// reports may be dropped or late, the state is always true.
+// watch drains raft's reports and reads the state at each one: reports may be dropped or
+// late, the state is always right.
 func (n *Raft) watch(notify <-chan bool, obs <-chan raft.Observation) {
 	for {
 		select {
@@ -118,9 +118,9 @@ func (n *Raft) watch(notify <-chan bool, obs <-chan raft.Observation) {
 	}
 }
 
-// publish wakes those who wait if the view has changed.
+// publish wakes the waiters if the view has changed.
 func (n *Raft) publish() {
-	// Looking under the lock keeps an older view from replacing a newer.
+	// Reading the view under the lock keeps an older view from replacing a newer one.
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	v := view{state: n.State()}
@@ -129,7 +129,7 @@ func (n *Raft) publish() {
 		return
 	}
 	if v.state == Leader && (n.last.state != Leader || n.last.term != v.term) {
-		clear(n.silent) // a new leadership counts heartbeats anew
+		clear(n.silent) // a new leadership starts counting heartbeats again
 	}
 	n.log.Info("raft leadership", "state", v.state.String(), "leader", v.leader, "term", v.term)
 	n.last = v
@@ -137,12 +137,12 @@ func (n *Raft) publish() {
 	n.changed = make(chan struct{})
 }
 
-// Run calls lead each time this node has become the leader and has applied
-// everything that earlier leaders recorded, with a ctx that ends when the
-// leadership does. The next call waits for the last to return. If lead returns
-// while the node still leads, the leadership is passed on if it can be, and
-// lead is called again after a second if not. Run returns when ctx ends, with
-// its cause, or when the node has stopped, with ErrStopped.
+// Run calls lead each time this node has become the leader and has applied everything
+// that earlier leaders recorded, with a ctx that ends with the leadership. The next call
+// waits for the last to return. If lead returns while the node still leads, the
+// leadership is passed on; if that is not possible, lead is called again after a second.
+// Run returns when ctx ends, with its cause, or when the node has stopped, with
+// ErrStopped.
 func (n *Raft) Run(ctx context.Context, lead func(ctx context.Context, term uint64) error) error {
 	for {
 		changed := n.LeaderChanged()
@@ -208,7 +208,7 @@ func (n *Raft) untilLost(ctx context.Context, term uint64) {
 	}
 }
 
-// becomeReady waits until every entry of earlier terms is applied here.
+// becomeReady waits until this node has applied every entry of earlier terms.
 func (n *Raft) becomeReady(ctx context.Context, term uint64) bool {
 	begin := time.Now()
 	for {

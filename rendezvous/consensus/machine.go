@@ -12,19 +12,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Machine is what the log drives. Its methods are never called at the same
-// time as each other; readers need the machine's own lock.
+// Machine is what the log drives. Its methods are never called concurrently; readers need
+// the machine's own lock.
 type Machine interface {
-	// Apply applies one committed entry and returns what the node that
-	// proposed it shall get. It must depend on nothing but the state, the
-	// index and the entry. For an entry of an unknown kind it returns a
-	// *FatalError: the node then stops before the entry, for ever, until a
-	// program that knows it runs. A panic counts as the same.
+	// Apply applies one committed entry and returns the result for the node that proposed
+	// it. It must depend only on the state, the index and the entry. For an entry of an
+	// unknown kind it returns a *FatalError: the node then stops before the entry until a
+	// program that knows it runs. A panic has the same effect.
 	Apply(index uint64, entry []byte) any
-	// Snapshot returns the whole state in bytes that no later Apply changes.
-	// Entries wait meanwhile, so it must be cheap.
+	// Snapshot returns the whole state in bytes that no later Apply changes. Entries wait
+	// for it, so it must be cheap.
 	Snapshot() ([]byte, error)
-	// Restore replaces the whole state by a snapshot.
+	// Restore replaces the whole state with a snapshot.
 	Restore(snapshot []byte) error
 }
 
@@ -48,17 +47,17 @@ const (
 )
 
 // configAt is a committed membership and the index of its entry. raft's own
-// GetConfiguration always says index 0, which it takes for "do not check".
+// GetConfiguration always gives index 0, which raft understands as "do not check".
 type configAt struct {
 	index   uint64
 	servers []raft.Server
 }
 
-// fsm stands between raft and the Machine.
+// fsm connects raft and the Machine.
 type fsm struct {
 	machine Machine
 	fatal   func(error)
-	// lastLog says how far the log on disk reaches; set before raft starts.
+	// lastLog gives the index of the last entry on disk; set before raft starts.
 	lastLog func() uint64
 	// live is set once raft runs: from then on a restore comes from a leader.
 	live atomic.Bool
@@ -71,8 +70,8 @@ type fsm struct {
 
 var _ raft.ConfigurationStore = (*fsm)(nil)
 
-// Apply hands one entry to the machine, unless the node has halted or replay
-// has been here already.
+// Apply passes one entry to the machine, unless the node has halted or replay has applied
+// it already.
 func (f *fsm) Apply(l *raft.Log) any {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,8 +100,8 @@ func (f *fsm) applyLocked(index uint64, entry []byte) any {
 	return res
 }
 
-// guarded turns a panic into a FatalError: the agent lives on and its ranks
-// with it, which a crash loop on a poisoned entry would not allow.
+// guarded turns a panic into a FatalError: the agent and its ranks go on, instead of a
+// crash loop at a bad entry.
 func (f *fsm) guarded(index uint64, entry []byte) (res any) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -129,8 +128,8 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot state at %d: %w", f.applied.Load(), err)
 	}
-	// The index travels with the state: replay may have taken the machine
-	// further than raft believes, and no entry may be applied twice.
+	// The index is stored with the state: replay may have taken the machine further than
+	// raft knows, and no entry may be applied twice.
 	head := binary.BigEndian.AppendUint64([]byte(stateMagic), f.applied.Load())
 	return &fsmSnapshot{head: head, data: data}, nil
 }
@@ -167,16 +166,16 @@ func (f *fsm) restoreLocked(rc io.ReadCloser) error {
 	}
 	f.applied.Store(binary.BigEndian.Uint64(b[n:]))
 
-	// raft wraps the reader it got from the snapshot store to count bytes.
+	// raft wraps the snapshot store's reader to count bytes.
 	var inner io.ReadCloser = rc
 	if w, ok := rc.(raft.ReadCloserWrapper); ok {
 		inner = w.WrappedReadCloser()
 	}
 	if s, ok := inner.(*snapshotReader); ok {
 		f.conf.Store(&configAt{s.meta.ConfigurationIndex, s.meta.Configuration.Servers})
-		// raft #697: it forgets to forget entries that reach beyond an
-		// installed snapshot and refuses the leader's entries ever after.
-		// Opening anew reads the truth from the disk.
+		// raft #697: it does not forget entries beyond the end of an installed snapshot
+		// and refuses the leader's entries ever after. Opening again reads the true state
+		// from the disk.
 		if f.live.Load() && f.lastLog() > s.meta.Index {
 			f.fatal(fmt.Errorf("install snapshot %d over a log that reaches %d: %w", s.meta.Index, f.lastLog(), ErrReopen))
 		}

@@ -15,7 +15,7 @@ import (
 // Role is a node's part in the log.
 type Role int
 
-// Outside nodes have no copy of the log; Standbys have one and no vote.
+// Outside nodes have no copy of the log; standbys have a copy but no vote.
 const (
 	Outside Role = iota
 	Standby
@@ -28,40 +28,40 @@ func (r Role) String() string { return [...]string{"outside", "standby", "voter"
 type Server struct {
 	ID   string
 	Role Role
-	// Silent is how long raft's own heartbeats to it have failed; 0 while they
-	// do not. Only the leader knows.
+	// Silent is how long raft's own heartbeats to it have failed; 0 while they succeed.
+	// Only the leader knows.
 	Silent time.Duration
 }
 
 // Membership is the committed membership, as this node knows it.
 type Membership struct {
 	Leader  string // this node's id if it leads, else ""
-	Index   uint64 // of the entry that recorded it, for Change.Prev
+	Index   uint64 // of the entry that recorded it; see Change.Prev
 	Servers []Server
 }
 
 // Member is a node of the cluster, whether or not it has a part in the log.
 type Member struct {
 	ID string
-	// Joined orders members by age; the oldest are preferred.
+	// Joined orders members by age; older ones are preferred.
 	Joined uint64
-	// Healthy: the caller believes that it is up and ready for a part. It is
-	// enough to be given a part, and never a reason to lose one.
+	// Healthy: the caller believes that it is up and ready for a part. This suffices to
+	// get a part; its absence is never a reason to lose one.
 	Healthy bool
-	// Blank: it says itself that it has lost its log and its vote. It loses its
-	// part, whatever that was, and gets another when it is no longer blank.
+	// Blank: the node itself says that it has lost its log and its vote. It loses its
+	// part, whatever that was, and may get another when it is no longer blank.
 	Blank bool
 }
 
-// Change is one step; the zero Change is none. Before To is Standby or Voter
-// takes effect the caller hands the node what such a node needs.
+// Change is one step; the zero Change is none. Before a change to Standby or Voter the
+// caller gives the node what such a node needs.
 type Change struct {
 	ID       string
 	From, To Role
-	// Transfer: make this voter the leader, since the leader has left the
-	// cluster and cannot remove itself.
+	// Transfer: make this voter the leader, because the leader has left the cluster and
+	// cannot remove itself.
 	Transfer bool
-	Prev     uint64 // Membership.Index it was computed from
+	Prev     uint64 // the Membership.Index from which it was computed
 	Why      string
 }
 
@@ -75,8 +75,8 @@ const (
 	maxStandbys  = 2
 )
 
-// TargetVoters is the number of voters for n members: always odd, since an
-// even number tolerates no more losses than the odd one below it.
+// TargetVoters is the number of voters for n members: always odd, because an even number
+// tolerates no more losses than the odd one below it.
 func TargetVoters(n int) int {
 	switch {
 	case n < 3:
@@ -87,21 +87,21 @@ func TargetVoters(n int) int {
 	return 5
 }
 
-// plan is Desired at work.
+// plan is the working state of Desired.
 type plan struct {
 	leader   string
 	prev     uint64
 	members  []Member // by age
 	byID     map[string]Member
 	servers  map[string]Server
-	voters   []Server // by age of the member
+	voters   []Server // by the member's age
 	standbys []Server
 }
 
-// Desired returns the next single step from the present membership towards the
-// right one: TargetVoters voters, up to two standbys, the rest outside. It is
-// pure, and only a leader may act on it. members are all nodes of the cluster
-// that have not left; one that is down for now is still a member.
+// Desired returns the next single step from the current membership towards the right one:
+// TargetVoters voters, up to two standbys, the rest outside. It is pure, and only a
+// leader may act on it. members are all nodes of the cluster that have not left, also
+// those that are down.
 func Desired(members []Member, now Membership) Change {
 	p := &plan{leader: now.Leader, prev: now.Index, byID: map[string]Member{}, servers: map[string]Server{}}
 	if p.leader == "" {
@@ -140,7 +140,7 @@ func (p *plan) change(id string, to Role, why string) Change {
 	return Change{ID: id, From: p.servers[id].Role, To: to, Prev: p.prev, Why: why}
 }
 
-// ready are the standbys that can vote at once, oldest first.
+// ready are the standbys that can become voters at once, oldest first.
 func (p *plan) ready() (out []Server) {
 	for _, s := range p.standbys {
 		if m, ok := p.byID[s.ID]; ok && m.Healthy && !m.Blank && s.Silent == 0 {
@@ -150,7 +150,7 @@ func (p *plan) ready() (out []Server) {
 	return out
 }
 
-// allowedStandbys also counts those that are to become voters.
+// allowedStandbys includes those that are to become voters.
 func (p *plan) allowedStandbys() int {
 	return max(0, min(maxStandbys, len(p.members)-len(p.voters)))
 }
@@ -165,8 +165,8 @@ func (p *plan) spares() (ids []string) {
 	return ids
 }
 
-// remove drops a server that has left the cluster; standbys first, since that
-// changes no majority.
+// remove drops a server that has left the cluster; standbys first, because that changes
+// no majority.
 func (p *plan) remove() Change {
 	for _, s := range slices.Concat(p.standbys, p.voters) {
 		if _, ok := p.byID[s.ID]; !ok && s.ID != p.leader {
@@ -176,9 +176,9 @@ func (p *plan) remove() Change {
 	return Change{}
 }
 
-// reset takes the part of a server that has lost its log: it may vote again in a
-// term in which it has voted, and has lost what it was counted for. The change is
-// committed by the others alone, who thereby have all that it had.
+// reset takes away the part of a server that has lost its log: it might vote again in a
+// term in which it has voted, and it no longer has the entries that it confirmed. The
+// others alone commit this change, so they have every committed entry.
 func (p *plan) reset() Change {
 	for _, s := range slices.Concat(p.voters, p.standbys) {
 		if p.byID[s.ID].Blank && s.ID != p.leader {
@@ -211,7 +211,7 @@ func (p *plan) depart() Change {
 	return Change{}
 }
 
-// shrink demotes a voter too many.
+// shrink demotes a surplus voter.
 func (p *plan) shrink() Change {
 	if len(p.voters) <= TargetVoters(len(p.members)) {
 		return Change{}
@@ -219,7 +219,8 @@ func (p *plan) shrink() Change {
 	return p.drop(p.voters, Standby, "the cluster has become smaller")
 }
 
-// drop picks the one to go of too many: silent, then young; never the leader.
+// drop picks which of too many servers goes: a silent one first, then the youngest; never
+// the leader.
 func (p *plan) drop(from []Server, to Role, why string) Change {
 	rank := func(s Server) int {
 		switch {
@@ -242,8 +243,8 @@ func (p *plan) drop(from []Server, to Role, why string) Change {
 	return p.change(worst.ID, to, why)
 }
 
-// grow promotes a standby. From an odd number of voters it begins only when
-// two are ready: the even number in between is weaker than what was before.
+// grow promotes a standby. From an odd number of voters it begins only when two are
+// ready: the even number in between is weaker than the number before.
 func (p *plan) grow() Change {
 	missing := TargetVoters(len(p.members)) - len(p.voters)
 	if missing <= 0 {
@@ -263,8 +264,8 @@ func (p *plan) grow() Change {
 	return Change{}
 }
 
-// replace demotes a voter that raft has not heard for long, if a standby can
-// take its place.
+// replace demotes a voter that raft has not heard for a long time, if a standby can take
+// its place.
 func (p *plan) replace() Change {
 	if len(p.ready()) == 0 {
 		return Change{}
@@ -277,8 +278,8 @@ func (p *plan) replace() Change {
 	return Change{}
 }
 
-// fewerStandbys drops one too many, or a silent one that can be replaced. While
-// the leader departs none goes: one of them will take its place.
+// fewerStandbys drops a surplus standby, or a silent one that can be replaced. While the
+// leader departs it drops none: one of them will take the leader's place.
 func (p *plan) fewerStandbys() Change {
 	if _, stays := p.byID[p.leader]; !stays {
 		return Change{}
@@ -306,10 +307,10 @@ func (p *plan) moreStandbys() Change {
 	return Change{}
 }
 
-// silence is a run of failed heartbeats to one server.
+// silence is a series of failed heartbeats to one server.
 type silence struct{ since, seen time.Time }
 
-// noteHeartbeat keeps raft's own evidence about servers.
+// noteHeartbeat notes raft's own evidence about servers.
 func (n *Raft) noteHeartbeat(data any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -341,8 +342,8 @@ func (n *Raft) Members() Membership {
 		if s.Suffrage == raft.Voter {
 			srv.Role = Voter
 		}
-		// A report of the end of a silence may have been dropped; then the
-		// reports of failures have ended too, which come every few seconds.
+		// The report of the end of a silence may have been dropped; then reports of
+		// failures, which come every few seconds, have stopped too.
 		if q, ok := n.silent[srv.ID]; ok && m.Leader != "" && time.Since(q.seen) < 3*n.cfg.RPCTimeout {
 			srv.Silent = max(time.Since(q.since), time.Nanosecond)
 		}
@@ -351,8 +352,8 @@ func (n *Raft) Members() Membership {
 	return m
 }
 
-// Votes tells whether this node votes by the latest membership it has heard of,
-// committed or not: that is the one it acts by.
+// Votes tells whether this node is a voter in the latest membership that it knows,
+// committed or not: raft acts by that one.
 func (n *Raft) Votes() bool {
 	f := n.r.GetConfiguration()
 	if f.Error() != nil {
@@ -378,7 +379,7 @@ func (n *Raft) ApplyChange(ctx context.Context, c Change) error {
 		return n.transferTo(ctx, c.ID)
 	}
 	if c.Prev == 0 {
-		return fmt.Errorf("%s: the change names no membership it starts from", verb)
+		return fmt.Errorf("%s: the change does not say from which membership it was computed", verb)
 	}
 	id, addr, t := raft.ServerID(c.ID), raft.ServerAddress(c.ID), n.cfg.ApplyTimeout
 	err := n.await(ctx, func() error {
@@ -396,7 +397,7 @@ func (n *Raft) ApplyChange(ctx context.Context, c Change) error {
 		n.log.Info("membership changed", "node", c.ID, "from", c.From.String(), "to", c.To.String(), "why", c.Why)
 		return nil
 	}
-	// raft has no type for this one.
+	// raft has no type for this error.
 	if strings.HasPrefix(err.Error(), "configuration changed since") {
 		return fmt.Errorf("%s: %w", verb, ErrStaleChange)
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Numbers are where a node's copy of the log stands, for people. Only what
-// Verify confirms may be decided on.
+// Numbers describe a node's copy of the log, for display. Decisions need what Verify
+// confirms.
 type Numbers struct {
 	State   State
 	Leader  string // node id; "" if none is known
@@ -22,13 +22,13 @@ type Numbers struct {
 
 	LogBytes int64 // of the log's file
 
-	// Of the newest snapshot; zero if there is none.
+	// The newest snapshot's; zero if there is none.
 	SnapshotIndex uint64
 	SnapshotBytes int64
 	SnapshotTime  time.Time
 }
 
-// Numbers reads them. What the disk does not tell before ctx ends is left out.
+// Numbers reads them. What the disk does not answer before ctx ends is left out.
 func (n *Raft) Numbers(ctx context.Context) Numbers {
 	var out Numbers
 	out.State = n.State()
@@ -40,7 +40,7 @@ func (n *Raft) Numbers(ctx context.Context) Numbers {
 		log, size    int64
 		at           time.Time
 	}
-	var d disk // read only if the goroutine has ended
+	var d disk // read only after the goroutine has ended
 	if err := n.await(ctx, func() error {
 		d.first, _ = n.store.FirstIndex()
 		if fi, err := os.Stat(filepath.Join(n.cfg.Dir, logFile)); err == nil {

@@ -12,10 +12,11 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// State is what a node is in the log's eyes.
+// State is a node's state in raft.
 type State int
 
-// The states. Only a Leader may decide anything, and see Run for since when.
+// The states. Only a Leader may decide anything, and only once Run has called its lead
+// function.
 const (
 	Follower State = iota
 	Candidate
@@ -52,7 +53,7 @@ type Raft struct {
 	silent  map[string]silence
 }
 
-// lastWord is how long a node that has stopped may still answer.
+// lastWord is how long a node that has stopped may still take to answer.
 const lastWord = 200 * time.Millisecond
 
 // view is what LeaderChanged watches.
@@ -77,7 +78,7 @@ func Open(cfg Config) (_ *Raft, err error) {
 	return n, nil
 }
 
-// prepare opens the store of a node that does not run yet.
+// prepare opens the store of a node whose raft does not run yet.
 func prepare(cfg Config) (_ *Raft, err error) {
 	cfg, err = cfg.withDefaults()
 	if err != nil {
@@ -169,7 +170,7 @@ func newRaft(rc *raft.Config, f raft.FSM, s *failStop, snaps raft.SnapshotStore,
 	return raft.NewRaft(rc, f, s, s, snaps, t)
 }
 
-// reconcile makes the log fit the newest snapshot after a crash in between.
+// reconcile makes the log fit the newest snapshot after a crash between the two writes.
 func (n *Raft) reconcile(newest *raft.SnapshotMeta) error {
 	first, _ := n.store.FirstIndex()
 	last, _ := n.store.LastIndex()
@@ -186,8 +187,8 @@ func (n *Raft) reconcile(newest *raft.SnapshotMeta) error {
 	}
 	drop := last > 0 && last < newest.Index
 	if last >= newest.Index && first <= newest.Index {
-		// The rule raft leaves out (#697): an entry that conflicts with the
-		// snapshot takes everything after it along.
+		// The rule that raft leaves out (#697): with an entry that conflicts with the
+		// snapshot, everything after it goes too.
 		var l raft.Log
 		if err := n.store.GetLog(newest.Index, &l); err != nil {
 			return err
@@ -205,9 +206,9 @@ func (n *Raft) reconcile(newest *raft.SnapshotMeta) error {
 	return nil
 }
 
-// replay applies the entries that were known to be committed when the node
-// stopped, so that it can be asked for its state before any leader is found.
-// (raft's own RestoreCommittedLogs loses the membership entries among them.)
+// replay applies the entries that were known to be committed when the node stopped, so
+// that its state can be read before a leader is found. (raft's own RestoreCommittedLogs
+// loses the membership entries among them.)
 func (n *Raft) replay(newest *raft.SnapshotMeta) error {
 	n.fsm.mu.Lock()
 	defer n.fsm.mu.Unlock()
@@ -218,7 +219,7 @@ func (n *Raft) replay(newest *raft.SnapshotMeta) error {
 	for i := next; i <= n.store.disk.committed(); i++ {
 		var l raft.Log
 		if err := n.store.disk.GetLog(i, &l); errors.Is(err, raft.ErrLogNotFound) {
-			return nil // a leader's snapshot is just replacing the log
+			return nil // a leader's snapshot was replacing the log
 		} else if err != nil {
 			return fmt.Errorf("replay entry %d: %w", i, err)
 		}
@@ -232,8 +233,8 @@ func (n *Raft) replay(newest *raft.SnapshotMeta) error {
 	return nil
 }
 
-// fail stops the node for good. It returns at once: it is called from raft's
-// own goroutines, with their locks held.
+// fail stops the node for good. It returns at once, because it is called from raft's own
+// goroutines with their locks held.
 func (n *Raft) fail(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -242,7 +243,7 @@ func (n *Raft) fail(err error) {
 	}
 	n.fatal = err
 	if !n.started {
-		return // Open returns it, or Close is at work
+		return // Open returns the error, or Close is at work
 	}
 	n.joined.Go(func() {
 		n.log.Error("stop taking part in consensus", "err", err)
@@ -251,7 +252,7 @@ func (n *Raft) fail(err error) {
 	})
 }
 
-// quiet silences the node: no more heartbeats, so that others elect. It does
+// quiet silences the node: no more heartbeats, so that the others elect a leader. It does
 // not wait for raft, whose main loop may hang on the disk.
 func (n *Raft) quiet() {
 	n.doneOnce.Do(func() {
@@ -262,10 +263,10 @@ func (n *Raft) quiet() {
 	n.publish()
 }
 
-// Close hands the leadership over if there is another voter, stops the node
-// and waits for its goroutines. It waits no longer than StoreDeadline for raft
-// and as long again for a disk that hangs; the folder then stays locked until
-// that disk answers, and nothing touches it afterwards.
+// Close hands the leadership over if there is another voter, stops the node and waits for
+// its goroutines. It waits at most StoreDeadline for raft and as long again for a disk
+// that hangs; the folder then stays locked until that disk answers, and is not touched
+// afterwards.
 func (n *Raft) Close() error {
 	n.closeOnce.Do(func() {
 		n.handOver()
@@ -276,11 +277,11 @@ func (n *Raft) Close() error {
 
 func (n *Raft) shutdown() {
 	n.mu.Lock()
-	n.started = false // nothing joins the group from here on
+	n.started = false // no goroutine is added from here on
 	n.mu.Unlock()
 	n.quiet()
 	ended := make(chan struct{})
-	go func() { // ends with raft, which may wait for a disk
+	go func() { // ends with raft, which may be waiting for a disk
 		defer close(ended)
 		_ = n.stopping.Error()
 	}()
@@ -320,12 +321,12 @@ func (n *Raft) handOver() {
 // Done is closed when the node has stopped taking part, by Close or a fault.
 func (n *Raft) Done() <-chan struct{} { return n.done }
 
-// await waits for a future, no longer than ctx and the node last.
+// await waits for a future until the end of ctx or of the node.
 func (n *Raft) await(ctx context.Context, wait func() error) error {
 	got := make(chan error, 1)
-	// It ends with the future, at the latest with raft; but what lies in the
-	// state machine's queue when raft ends is never answered (hashicorp/raft
-	// issue 498), and a goroutine of this stopped node is left.
+	// It ends with the future, at the latest with raft; but what is in the state
+	// machine's queue when raft ends is never answered (hashicorp/raft issue 498), and
+	// then a goroutine of this stopped node is left.
 	go func() { got <- wait() }()
 	select {
 	case err := <-got:
@@ -333,8 +334,8 @@ func (n *Raft) await(ctx context.Context, wait func() error) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-n.done:
-		// The true answer may be on its way: what stopped the node may be
-		// what is waited for.
+		// The real answer may be about to come: what we wait for may be what stopped the
+		// node.
 		select {
 		case err := <-got:
 			return err
@@ -345,7 +346,7 @@ func (n *Raft) await(ctx context.Context, wait func() error) error {
 	}
 }
 
-// Fault is why the node has stopped taking part; nil while it does, and after a
+// Fault is why the node has stopped taking part; nil while it takes part, and after a
 // Close without a fault.
 func (n *Raft) Fault() error {
 	n.mu.Lock()
@@ -353,14 +354,15 @@ func (n *Raft) Fault() error {
 	return n.fatal
 }
 
-// Apply records one entry and returns what this node's machine made of it.
-// It may block until ctx ends; see the errors above for what is known then.
+// Apply records one entry and returns the result of this node's machine. It may block
+// until ctx ends; the errors above say what is known then.
 func (n *Raft) Apply(ctx context.Context, entry []byte) (any, error) {
 	return n.apply(ctx, entry, func() error { return nil })
 }
 
-// ApplyIn is Apply for what a leader has decided by what it knew in term: one that has
-// lost that leadership, and has another by now, records nothing (ErrNotLeader).
+// ApplyIn is Apply for a decision that a leader made with its knowledge in term: if it
+// has lost that leadership, even if it leads again by now, nothing is recorded
+// (ErrNotLeader).
 func (n *Raft) ApplyIn(ctx context.Context, term uint64, entry []byte) (any, error) {
 	return n.apply(ctx, entry, func() error {
 		if now, leads := n.leading(); !leads || now != term {
@@ -421,9 +423,9 @@ func (n *Raft) stopped() error {
 	return ErrStopped
 }
 
-// explain translates raft's errors. What is not certainly "nothing was
-// recorded" is ErrUnknownOutcome: a failed write may have reached the disk,
-// and an entry lost by this leader may be committed by the next.
+// explain translates raft's errors. Unless it is certain that nothing was recorded, the
+// error is ErrUnknownOutcome: a failed write may have reached the disk, and the next
+// leader may commit an entry that this one lost.
 func (n *Raft) explain(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader):
@@ -448,13 +450,13 @@ func (n *Raft) Snapshot(ctx context.Context) error {
 
 // Turn returns when raft's own loop has taken a turn, or ctx has ended.
 func (n *Raft) Turn(ctx context.Context) {
-	// Any loop answers that, be it with a no.
+	// A working loop answers this, even if with an error.
 	_ = n.await(ctx, func() error { return n.r.VerifyLeader().Error() })
 }
 
-// Touch has the folder's disk take a byte, durably. One that hangs ends this
-// node's part in raft as it would at a write of raft's own, which an idle cluster
-// makes none of; one that refuses has answered, and raft finds out when it writes.
+// Touch writes a byte durably to the folder's disk. A disk that hangs ends this node's
+// part in raft, as a write of raft would, but an idle cluster makes no writes. A disk
+// that returns an error has answered, and raft finds out when it writes.
 func (n *Raft) Touch() {
 	_ = n.store.do("write", n.store.limit, func() error {
 		_ = tryDisk(n.cfg.Dir, 1)
@@ -467,14 +469,13 @@ func (n *Raft) barrier(ctx context.Context) error {
 	return n.await(ctx, func() error { return n.r.Barrier(n.cfg.ApplyTimeout).Error() })
 }
 
-// Verify returns nil if this node leads now and its machine has every entry
-// that anybody was told is recorded: a read after it is linearizable.
+// Verify returns nil if this node leads now and its machine has every entry that was
+// acknowledged to anybody: a read after it is linearizable.
 //
-// It commits an empty entry instead of asking raft's VerifyLeader, which
-// counts any answer that comes in, also one that a follower sent before it
-// elected somebody else: a leader that was stopped for half a minute finds such
-// answers in its sockets and is confirmed by them. Nothing old can acknowledge
-// a new entry.
+// It commits an empty entry instead of asking raft's VerifyLeader, which counts any
+// answer that comes in, also one that a follower sent before it elected somebody else: a
+// leader that was stopped for half a minute finds such answers in its sockets and would
+// be confirmed by them. No old answer can acknowledge a new entry.
 func (n *Raft) Verify(ctx context.Context) error {
 	if err := n.mayLead(); err != nil {
 		return fmt.Errorf("verify leadership: %w", err)

@@ -8,10 +8,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Recover makes this node's copy of the log the whole truth, with this node as
-// the only voter: every entry in it counts as committed. Whoever calls it has
-// made sure that no other voter goes on, or that nobody obeys one that does. The
-// node must not be open; Open comes next. Done twice it does no harm.
+// Recover makes this node's copy of the log the only valid one, with this node as the
+// only voter: every entry in it counts as committed. The caller has made sure that no
+// other voter goes on, or that nobody obeys one that does. The node must not be open;
+// call Open next. Recover is idempotent.
 //
 // cfg.Machine must be empty and is of no use afterwards.
 func Recover(cfg Config) (err error) {
@@ -37,12 +37,11 @@ func Recover(cfg Config) (err error) {
 	return nil
 }
 
-// Seed makes the folder of a new log that begins with a state from elsewhere: a
-// snapshot of it at index, in term 1, with this node as the only voter. The
-// folder must be empty. Whoever calls it has made sure that no log of another
-// history of the cluster ever meets this one.
+// Seed makes the folder of a new log that begins with a given state: a snapshot of it at
+// index, in term 1, with this node as the only voter. The folder must be empty. The
+// caller has made sure that no log of another history of the cluster ever meets this one.
 //
-// cfg.Machine is used to see that the state can be read.
+// cfg.Machine is used to check that the state can be read.
 func Seed(cfg Config, index uint64, state []byte) (err error) {
 	n, err := prepare(cfg)
 	if err != nil {

@@ -22,8 +22,8 @@ const (
 	maxSnapHead   = 1 << 20
 )
 
-// snapHead repeats raft's meta.json inside of the file whose checksum is
-// verified; nothing protects the membership in meta.json itself.
+// snapHead repeats raft's meta.json inside the file whose checksum is verified; nothing
+// protects the membership in meta.json itself.
 type snapHead struct {
 	Index, Term        uint64
 	Configuration      raft.Configuration
@@ -43,9 +43,8 @@ type snapshots struct {
 	limit time.Duration
 }
 
-// openSnapshots opens the store and checks every snapshot. raft would pass
-// over a damaged one in silence and go on from an older, to which the log no
-// longer reaches.
+// openSnapshots opens the store and checks every snapshot. raft would silently skip a
+// damaged one and go on from an older one, which the log no longer reaches back to.
 func openSnapshots(cfg Config, fs *failStop) (*snapshots, *raft.SnapshotMeta, error) {
 	dir := filepath.Join(cfg.Dir, snapshotsDir)
 	inner, err := raft.NewFileSnapshotStoreWithLogger(cfg.Dir, keptSnapshots, newHCLogger(cfg.Logger))
@@ -83,7 +82,7 @@ func openSnapshots(cfg Config, fs *failStop) (*snapshots, *raft.SnapshotMeta, er
 	return s, newest, nil
 }
 
-// Create begins a snapshot; its first bytes repeat what it is of.
+// Create begins a snapshot; its first bytes are the snapHead.
 func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, ci uint64,
 	t raft.Transport) (raft.SnapshotSink, error) {
 	var sink *timedSink
@@ -109,8 +108,7 @@ func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c r
 	return sink, nil
 }
 
-// Open checks a snapshot and returns what raft wrote into it, that is without
-// our head.
+// Open checks a snapshot and returns what raft wrote into it, without our head.
 func (s *snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, rc, err := s.FileSnapshotStore.Open(id)
 	if err != nil {
@@ -121,7 +119,7 @@ func (s *snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		err = fmt.Errorf("meta.json is of snapshot %q, version %d", meta.ID, meta.Version)
 	}
 	if err == nil {
-		// Of a size that meta.json alone vouches for.
+		// Only meta.json states its size, so check it.
 		if fi, serr := os.Stat(filepath.Join(s.dir, id, "state.bin")); serr != nil || fi.Size() != meta.Size {
 			err = errors.Join(fmt.Errorf("state.bin is not of the %d bytes that meta.json says", meta.Size), serr)
 		}
@@ -158,14 +156,14 @@ func checkHead(r io.Reader, meta *raft.SnapshotMeta) (size int64, err error) {
 	return int64(len(b)) + int64(n), nil
 }
 
-// snapshotReader keeps what the snapshot is of beside its bytes, for fsm.
+// snapshotReader carries the snapshot's metadata beside its bytes, for fsm.
 type snapshotReader struct {
 	io.ReadCloser
 	meta *raft.SnapshotMeta
 }
 
-// timedSink writes under a deadline. A snapshot that fails is tried again
-// later and harms nothing; one that hangs says that the disk hangs.
+// timedSink writes under a deadline. A snapshot that fails is tried again later and harms
+// nothing; one that hangs shows that the disk hangs.
 type timedSink struct {
 	raft.SnapshotSink
 	s *snapshots

@@ -22,7 +22,7 @@ import (
 
 const (
 	logFile  = "raft.db"
-	pageSize = 4096 // fixed, so that the file does not depend on the kernel's
+	pageSize = 4096 // fixed, so that the file does not depend on the kernel's page size
 )
 
 var (
@@ -42,16 +42,15 @@ var (
 type diskStore interface {
 	raft.LogStore
 	raft.StableStore
-	// commit says which index is known to be committed; it is written along
-	// with the next entries.
+	// commit sets the index that is known to be committed; it is written together with
+	// the next entries.
 	commit(index uint64)
-	// committed is what commit said before the last write of entries.
+	// committed is the index from the last commit before the last write of entries.
 	committed() uint64
 	Close() error
 }
 
-// CorruptError: the file is not what this program wrote. Nothing has been
-// changed by finding out.
+// CorruptError: the file is not what this program wrote. The check changed nothing.
 type CorruptError struct {
 	Path string
 	Err  error
@@ -63,8 +62,8 @@ func (e *CorruptError) Error() string {
 
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// state is what must agree with the rest of the file: bbolt has no checksum
-// over its pages, and a damaged count would just make entries disappear.
+// state must agree with the rest of the file: bbolt has no checksum over its pages, and a
+// damaged count would simply make entries disappear.
 type state struct {
 	first, last uint64 // 0, 0 for an empty log
 	lastSum     uint32 // checksum of the last entry
@@ -121,7 +120,7 @@ func encodeEntry(l *raft.Log) []byte {
 	return sealed(b)
 }
 
-// decodeEntry copies: what bbolt returns is gone with its transaction.
+// decodeEntry copies, because what bbolt returns is valid only during its transaction.
 func decodeEntry(b []byte, l *raft.Log) error {
 	b, err := unsealed(b)
 	if err != nil {
@@ -156,9 +155,9 @@ type boltStore struct {
 	path string
 	db   *bolt.DB
 
-	// write is held over a whole transaction: the next state is computed from
-	// the last one. Readers take cur, so that nobody waits for a disk just to
-	// learn where the log ends.
+	// write is held during a whole transaction: the next state is computed from the last
+	// one. Readers use cur, so that nobody waits for a disk just to learn where the log
+	// ends.
 	write  sync.Mutex
 	cur    atomic.Pointer[state]
 	stable atomic.Pointer[map[string][]byte]
@@ -168,10 +167,10 @@ type boltStore struct {
 // lockWait is how long to wait for a folder that another holds.
 const lockWait = 2 * time.Second
 
-// openStore opens or makes the file of a node. It reads and checks the whole
-// file before bbolt touches it, which trusts every offset it finds; and it does
-// so under the lock and by the descriptor that bbolt then uses: what an agent
-// that is just ending writes as its last is read, or waited for.
+// openStore opens or makes the file of a node. It reads and checks the whole file before
+// bbolt, which trusts every offset, touches it. It does so under the lock and with the
+// descriptor that bbolt then uses, so that it sees the last write of an agent that is
+// just ending.
 func openStore(dir, nodeID string) (*boltStore, error) {
 	path := filepath.Join(dir, logFile)
 	if err := ensureStore(path, nodeID); err != nil {
@@ -204,13 +203,13 @@ func lockedImage(f *os.File, nodeID string) (*image, error) {
 	if err := lock(f); err != nil {
 		return nil, err
 	}
-	// The lock is on what was opened; the name may be another file's by now.
+	// The lock is on the opened file; the name may belong to another file by now.
 	opened, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if named, err := os.Stat(f.Name()); err != nil || !os.SameFile(opened, named) {
-		return nil, errors.Join(errors.New("it was replaced meanwhile"), err)
+		return nil, errors.Join(errors.New("it was replaced in the meantime"), err)
 	}
 	img, err := parseImage(f, opened.Size())
 	if err == nil {
@@ -226,8 +225,8 @@ func lockedImage(f *os.File, nodeID string) (*image, error) {
 	return img, nil
 }
 
-// lock takes the lock that bbolt uses. It belongs to the open file, so that
-// bbolt's own attempt finds it taken by itself.
+// lock takes the lock that bbolt uses. It belongs to the open file description, so that
+// bbolt's own attempt to lock succeeds.
 func lock(f *os.File) error {
 	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -237,7 +236,7 @@ func lock(f *os.File) error {
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return fmt.Errorf("lock it: %w", err)
 		case time.Since(begin) >= lockWait:
-			return fmt.Errorf("it is locked for over %v: is another agent running, or its disk still hanging?", lockWait)
+			return fmt.Errorf("it has been locked for over %v: is another agent running, or does its disk still hang?", lockWait)
 		}
 	}
 }
@@ -246,20 +245,20 @@ func lock(f *os.File) error {
 func openBolt(path string, open func(string, int, os.FileMode) (*os.File, error)) (*bolt.DB, error) {
 	return bolt.Open(path, 0o600, &bolt.Options{
 		Timeout: lockWait, PageSize: pageSize, NoStatistics: true, OpenFile: open,
-		// The list of free pages is found again on opening: one thing less
-		// to write, and to be damaged.
+		// The list of free pages is rebuilt on opening: one thing less to write, or to be
+		// damaged.
 		NoFreelistSync: true, FreelistType: bolt.FreelistMapType,
 	})
 }
 
-// ensureStore makes the file if there is none. The folder is locked meanwhile:
-// of two that find it empty one makes the file, and the other finds it.
+// ensureStore makes the file if there is none. It locks the folder, so that of two
+// processes that find it empty one makes the file and the other finds it.
 func ensureStore(path, nodeID string) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // and with it the lock
+	defer dir.Close() // which releases the lock
 	if err := lock(dir); err != nil {
 		return err
 	}
@@ -269,8 +268,8 @@ func ensureStore(path, nodeID string) error {
 	return createStore(path, nodeID)
 }
 
-// createStore makes the file under another name first, so that a file under
-// the right name is always whole.
+// createStore makes the file under another name first, so that a file with the right name
+// is always complete.
 func createStore(path, nodeID string) error {
 	tmp := path + ".new"
 	if err := os.RemoveAll(tmp); err != nil {
@@ -280,7 +279,7 @@ func createStore(path, nodeID string) error {
 	if err != nil {
 		return err
 	}
-	// Twice, so that both of bbolt's alternating meta pages are of our making.
+	// Twice, so that we have written both of bbolt's alternating meta pages.
 	for range 2 {
 		err = errors.Join(err, db.Update(func(tx *bolt.Tx) error {
 			for _, name := range [][]byte{bucketLog, bucketStable, bucketMeta} {
@@ -319,8 +318,8 @@ func sumStable(pairs map[string][]byte) uint32 {
 	return crc32.Checksum(b, castagnoli())
 }
 
-// update runs one fsynced transaction that also writes the new state record.
-// What fn makes of the state becomes the truth only when it is on disk.
+// update runs one fsynced transaction that also writes the new state record. The state
+// that fn makes becomes current only when it is on disk.
 func (s *boltStore) update(fn func(tx *bolt.Tx, next *state) error) error {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -422,7 +421,7 @@ func (s *boltStore) DeleteRange(lo, hi uint64) error {
 func (s *boltStore) Set(key, val []byte) error {
 	old := *s.stable.Load()
 	if v, ok := old[string(key)]; ok && slices.Equal(v, val) {
-		return nil // raft writes the term it has just read when it starts
+		return nil // raft writes the term that it has just read when it starts
 	}
 	pairs := make(map[string][]byte, len(old)+1)
 	maps.Copy(pairs, old)

@@ -12,10 +12,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// ordinaryHeartbeats is a transport whose heartbeats take the route of every
-// other request. raft would answer them beside its main loop, which can then
-// believe in a leader of a term it has just left (raft #695). The price: a
-// follower whose disk is slow is heard of late.
+// ordinaryHeartbeats is a transport whose heartbeats are handled like every other
+// request. raft would answer them outside its main loop, which can then believe in a
+// leader of a term that it has just left (raft #695). The price: a follower with a slow
+// disk answers late.
 type ordinaryHeartbeats struct {
 	raft.Transport
 	copies *copies
@@ -41,7 +41,7 @@ func (t ordinaryHeartbeats) AppendEntriesPipeline(id raft.ServerID, addr raft.Se
 	error) {
 	p, err := t.Transport.AppendEntriesPipeline(id, addr)
 	if err != nil {
-		return nil, err // as it is: raft compares it
+		return nil, err // unwrapped, because raft compares it
 	}
 	return t.copies.pipeline(id, p), nil
 }
@@ -62,15 +62,15 @@ func (t ordinaryHeartbeats) Close() error {
 	return nil
 }
 
-// nodeAddr is a node's UUID in the place of an address.
+// nodeAddr is a node's UUID in place of an address.
 type nodeAddr string
 
 func (nodeAddr) Network() string  { return "node" }
 func (a nodeAddr) String() string { return string(a) }
 
-// streams is the raft.StreamLayer over connections that others open and
-// authenticate. It knows every connection in use, since raft's transport
-// forgets the accepted ones and would serve them after Close.
+// streams is the raft.StreamLayer over connections that others open and authenticate. It
+// tracks every connection in use, because raft's transport forgets the accepted ones and
+// would serve them after Close.
 type streams struct {
 	id     string
 	dial   func(ctx context.Context, nodeID string) (net.Conn, error)
@@ -131,7 +131,7 @@ func (s *streams) Accept() (net.Conn, error) {
 		select {
 		case c, ok := <-in:
 			if !ok {
-				in = nil // the listener has gone; raft would ask again at once
+				in = nil // the listener is closed; raft would call again at once
 				continue
 			}
 			return s.track(c)
@@ -158,13 +158,13 @@ func (s *streams) Close() error {
 
 func (s *streams) Addr() net.Addr { return nodeAddr(s.id) }
 
-// newTransport is the transport of a configuration, heartbeats mended.
+// newTransport is the transport of a configuration, with ordinaryHeartbeats.
 func newTransport(cfg Config, c *copies) raft.Transport {
 	if cfg.Transport != nil {
 		return ordinaryHeartbeats{cfg.Transport, c}
 	}
-	// Kept are connections that heartbeats and votes take turns on: entries have their pipeline's own. Each has
-	// buffers of 256 kB at both ends, and raft never closes one that it keeps.
+	// Pooled connections are shared by heartbeats and votes; entries use their pipeline's own. Each has buffers of
+	// 256 kB at both ends, and raft never closes a pooled one.
 	return ordinaryHeartbeats{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: newStreams(cfg), MaxPool: 1, Timeout: cfg.RPCTimeout, Logger: newHCLogger(cfg.Logger),
 	}), c}

@@ -16,7 +16,7 @@ import (
 // protoRaft is raft's protocol (ALPN) in an epoch that nobody took over.
 const protoRaft = "sparkrun-raft/1"
 
-// Proto is the raft protocol of this node's epoch. Nodes of two epochs find no
+// Proto is the raft protocol of this node's epoch. Nodes of different epochs have no
 // common one: their logs must never meet, whatever their terms are.
 func (f *Failover) Proto() string {
 	if f.epoch.By == "" {
@@ -25,8 +25,8 @@ func (f *Failover) Proto() string {
 	return fmt.Sprintf("%s+%d.%s", protoRaft, f.epoch.N, f.epoch.By)
 }
 
-// settleEpoch finishes a change of epochs that was begun, before raft is opened.
-// Done twice it does no harm.
+// settleEpoch finishes a change of epochs that was begun, before raft is opened. It is
+// idempotent.
 func (f *Failover) settleEpoch(cfg consensus.Config) error {
 	switch f.state.Pending {
 	case pendingTakeOver:
@@ -43,8 +43,9 @@ func (f *Failover) settleEpoch(cfg consensus.Config) error {
 		if err := f.putAway(cfg.Dir); err != nil {
 			return err
 		}
-		// Whether raft of that epoch has ever counted on this node, a state that was
-		// put back to a backup would not know: its leader does.
+		// Raft of that epoch may already have counted on this node's vote: a state
+		// restored from a backup would not know, but its leader does. So the node is
+		// blank.
 		f.state.RaftIncarnation, f.state.Blank = 0, true
 	case pendingRestore:
 		f.log.Warn("restore the record from a snapshot", "epoch", f.state.Epoch, "kept", f.path(oldFolder))
@@ -61,13 +62,13 @@ func (f *Failover) settleEpoch(cfg consensus.Config) error {
 	return ignoreMissing(os.Remove(f.path(restoreFile)))
 }
 
-// raiseEpoch makes the epoch of a node that has taken over that of the record. It
-// is the first entry of the new leadership, behind the person's word that came with
-// the take-over, so that the word is recorded if the epoch is.
+// raiseEpoch records the epoch of a node that has taken over. These are the first entries
+// of the new leadership: the deaths that a person confirmed with the take-over come
+// before the epoch, so that a record with the epoch has them too.
 func (f *Failover) raiseEpoch(ctx context.Context) error {
 	e := f.epoch
 	if cluster, _, _ := f.cfg.Record.Cluster(); cluster == "" || e.Compare(f.cfg.Record.Epoch()) <= 0 {
-		return nil // a cluster's first entry has its epoch
+		return nil // the first entry of a new cluster has its epoch
 	}
 	f.mu.Lock()
 	dead := f.state.Dead
@@ -83,13 +84,13 @@ func (f *Failover) raiseEpoch(ctx context.Context) error {
 		func() bool { return f.cfg.Record.Epoch() == e })
 }
 
-// enterEpoch ends the run, so that the next one carries out what is pending.
+// enterEpoch ends this incarnation, so that the next one carries out what is pending.
 func (f *Failover) enterEpoch(e launcher.Epoch, p pending, dead []launcher.NodeID) error {
 	return f.change(func(s *state) { s.Epoch, s.EpochBy, s.Pending, s.Dead = e.N, e.By, p, dead })
 }
 
-// GiveWay is called when the leader of a later epoch asks for it. The fence has been
-// raised already; the rest is done in the background.
+// GiveWay is called when the leader of a later epoch asks for it. The fence was raised
+// already; the rest happens in the background.
 func (f *Failover) GiveWay(h wire.Hello) {
 	select {
 	case f.later <- h:
@@ -97,11 +98,11 @@ func (f *Failover) GiveWay(h wire.Hello) {
 	}
 }
 
-// handOverWithin bounds how long the record is offered to the leader of a later epoch.
-// If that does not take it, this node goes on as before until it is asked again.
+// handOverWithin bounds how long the record is offered to the leader of a later epoch. If
+// the leader does not take it, this node goes on as before until it is asked again.
 const handOverWithin = 30 * time.Second
 
-// yields waits for a later epoch, gives this side's record to it, and enters it.
+// yields waits for a later epoch, hands this side's record over to it, and enters it.
 func (f *Failover) yields(ctx context.Context) error {
 	var h wire.Hello
 	select {
@@ -110,11 +111,11 @@ func (f *Failover) yields(ctx context.Context) error {
 		return ctx.Err()
 	}
 	f.log.Warn("a later epoch leads", "leader", h.Host, "fence", h.Fence, "ours", f.epoch.N)
-	close(f.yielded) // ends our leadership, and no other begins
+	close(f.yielded) // ends our leadership; no other one begins
 	if !Until(ctx, func() bool { return !f.leads.Load() }) {
 		return ctx.Err()
 	}
-	func() { // whoever was recording has, and nobody does from here on
+	func() { // whoever was recording has finished, and nobody records from here on
 		f.recording.Lock()
 		defer f.recording.Unlock()
 	}()
@@ -129,13 +130,13 @@ func (f *Failover) yields(ctx context.Context) error {
 	return ErrReopen
 }
 
-// wholeWithin bounds the wait for the end of a record: voters that start together
-// elect one of them sooner.
+// wholeWithin bounds the wait for the end of a record: voters that start together elect a
+// leader sooner.
 const wholeWithin = 10 * time.Second
 
-// getsWhole waits until the record has all that this side has recorded. On a machine
-// that was off it lacks the last entries at first: whether they are committed is decided
-// by raft, which goes on electing among those that have not given way yet.
+// getsWhole waits until the record has everything that this side recorded. On a machine
+// that was off, the last entries are missing at first: raft decides whether they are
+// committed, and goes on electing among the nodes that have not given way yet.
 func (f *Failover) getsWhole(ctx context.Context) {
 	if f.blank.Load() || f.raft.Fault() != nil {
 		return
@@ -143,14 +144,14 @@ func (f *Failover) getsWhole(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, wholeWithin)
 	defer cancel()
 	if !Until(ctx, func() bool { return !f.raft.Unapplied() }) {
-		f.log.Warn("the last entries of the old record are not handed over: nobody can say that they were acknowledged",
+		f.log.Warn("the last entries of the old record are not handed over: it is not known whether they were acknowledged",
 			"folder", f.path(oldFolder))
 	}
 }
 
 func (f *Failover) handRecordOver(ctx context.Context, to launcher.NodeID) error {
 	if _, _, index := f.cfg.Record.Cluster(); index == 0 {
-		return nil // it has none
+		return nil // it has no record
 	}
 	ctx, cancel := context.WithTimeout(ctx, handOverWithin)
 	defer cancel()
@@ -160,7 +161,7 @@ func (f *Failover) handRecordOver(ctx context.Context, to launcher.NodeID) error
 	}
 	for _, p := range parts {
 		if _, err := p.Entry().Encode(); err != nil {
-			continue // told above
+			continue // logged above
 		}
 		for {
 			err := wire.Reunite.Call(ctx, f.cfg.Dial.Client(to), p)

@@ -1,14 +1,14 @@
 // Package failover is a node's part in who leads: its vote, the epochs, and the
 // record's only writer.
 //
-// It decides which epoch this node is in, and how it enters another (a take-over,
-// giving way, a restore); whether its copy of the record is the one that it voted
-// with; which members may have taken over; in which term entries are recorded, and
-// when this side records no more. Each of these survives a crash at any step: what
-// is under way stands in one file.
+// It decides which epoch this node is in, and how it enters another (a take-over, giving
+// way, a restore); whether its copy of the record is the one that it voted with; which
+// members may have taken over; in which term entries are recorded, and when this side
+// stops recording. Each of these survives a crash at any step: the change that is under
+// way is written in one file.
 //
-// It must not start or end ranks, must not decide what is recorded, and must not
-// take a silent member for dead: a person says who is dead.
+// It must not start or end ranks, must not decide what is recorded, and must not treat a
+// silent member as dead: a person says which machine is dead.
 package failover
 
 import (
@@ -33,31 +33,31 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// ErrReopen ends a run that begins anew at once, in another epoch or with another
+// ErrReopen ends a run that is to begin again at once, in another epoch or with another
 // copy of the record.
-var ErrReopen = errors.New("the node opens anew")
+var ErrReopen = errors.New("the node opens again")
 
 // Config of a node's Failover. All of it is needed.
 type Config struct {
-	// State is the folder of what survives a reboot, Run of what must not.
+	// State is the folder for what survives a reboot, Run for what must not.
 	State, Run string
-	// Trust is the folder in which the CA's key lies where this node has it.
+	// Trust is the folder of the CA's key, if this node has it.
 	Trust string
 	Self  rendezvous.Self
-	// Raise has the node's agent obey no leader before a fence.
+	// Raise makes the node's agent refuse every leader below a fence.
 	Raise  func(launcher.Fence) error
 	Record *rendezvous.Record
 	Dial   *dial.Dialer
-	// Inventory is this machine's hardware, Present who gossips, Leads whose control
-	// stream this node has, empty for none.
+	// Inventory is this machine's hardware, Present the members that gossip, Leads the
+	// leader whose control stream this node has; empty for none.
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Present   *rendezvous.Latest[[]gossip.Peer]
 	Leads     *rendezvous.Latest[launcher.NodeID]
 	Logger    *slog.Logger
 }
 
-// Failover is one incarnation of a node's part in who leads: to enter another epoch it is
-// opened anew.
+// Failover is one incarnation of a node's part in who leads. To enter another epoch it is
+// opened again.
 type Failover struct {
 	cfg  Config
 	log  *slog.Logger
@@ -65,34 +65,34 @@ type Failover struct {
 	// epoch is the one of this incarnation.
 	epoch    launcher.Epoch
 	liveness *liveness
-	conns    chan net.Conn // raft's, of others
+	conns    chan net.Conn // raft connections that others opened
 	began    time.Time
 
 	mu    sync.Mutex
 	state state
-	told  map[launcher.NodeID]uint64 // the incarnation of this state that each was told
+	told  map[launcher.NodeID]uint64 // the incarnation of this state that each member was told
 	blank atomic.Bool                // as state.Blank
 
-	restoring sync.Mutex   // over the file that is being brought
-	stopping  atomic.Bool  // the agent is to end
-	promised  atomic.Int64 // until when (Unix ns) this node has promised to succeed the leader; 0: it has not
+	restoring sync.Mutex   // over the snapshot file that is being received
+	stopping  atomic.Bool  // the agent is about to end
+	promised  atomic.Int64 // this node promised to succeed the leader until then (Unix ns); 0: no promise
 
 	leader  rendezvous.Latest[*Leader] // nil while this node does not lead
 	leaving rendezvous.Latest[bool]    // see PassOn
 
-	// A leader of a later epoch comes by later; yielded is closed when this side
-	// records nothing any more, which recording keeps in order, and reopen when
-	// another incarnation is to begin.
+	// A leader of a later epoch comes in on later. yielded is closed when this side
+	// records nothing any more; recording orders that after the writes under way. reopen
+	// is closed when another incarnation is to begin.
 	later      chan wire.Hello
 	yielded    chan struct{}
 	recording  sync.RWMutex
-	leads      atomic.Bool // its leadership's function runs
+	leads      atomic.Bool // the function of its leadership runs
 	reopen     chan struct{}
 	reopenOnce sync.Once
 }
 
-// Open reads what this node must not forget, finishes a change of epochs that was
-// begun, and opens raft.
+// Open reads the state that this node must not forget, finishes a change of epochs that
+// was begun, and opens raft.
 func Open(cfg Config) (_ *Failover, err error) {
 	f := &Failover{
 		cfg: cfg, log: cfg.Logger, conns: make(chan net.Conn), began: time.Now(), told: map[launcher.NodeID]uint64{},
@@ -102,8 +102,8 @@ func Open(cfg Config) (_ *Failover, err error) {
 		return nil, err
 	}
 	f.epoch = f.state.epoch()
-	// Leaders of before this epoch are obeyed no more, not even where a reboot has
-	// taken the fence along.
+	// Leaders of earlier epochs are not obeyed any more, even if a reboot has removed the
+	// fence.
 	if err := cfg.Raise(launcher.Fence{Epoch: f.epoch}); err != nil && !errors.Is(err, launcher.ErrStaleFence) {
 		return nil, err
 	}
@@ -115,8 +115,8 @@ func Open(cfg Config) (_ *Failover, err error) {
 
 func (f *Failover) path(name string) string { return filepath.Join(f.cfg.State, name) }
 
-// openRaft bootstraps a founder's raft, once: a founder that has lost its raft
-// folder later must not begin a second cluster under the same ids.
+// openRaft bootstraps a founder's raft, once: a founder that loses its raft folder later
+// must not begin a second cluster under the same ids.
 func (f *Failover) openRaft() (err error) {
 	cfg := consensus.Config{
 		ID: string(f.cfg.Self.ID), Dir: f.path(raftFolder), Machine: machine{f.cfg.Record}, Bootstrap: f.state.Founder,
@@ -129,14 +129,14 @@ func (f *Failover) openRaft() (err error) {
 		return err
 	}
 	f.raft, err = consensus.Open(cfg)
-	if errors.Is(err, raft.ErrCantBootstrap) { // died between the bootstrap and the note of it
+	if errors.Is(err, raft.ErrCantBootstrap) { // the agent died between the bootstrap and the note of it
 		cfg.Bootstrap = false
 		f.raft, err = consensus.Open(cfg)
 	}
 	if err != nil {
 		return f.wayOut(err)
 	}
-	if _, last := f.raft.Last(); f.state.Founder || last == 0 { // no job to be found in its record
+	if _, last := f.raft.Last(); f.state.Founder || last == 0 { // no job can be in its record
 		if err := f.liveness.settle(); err != nil {
 			return err
 		}
@@ -147,10 +147,10 @@ func (f *Failover) openRaft() (err error) {
 	return f.change(func(s *state) { s.Founder = false })
 }
 
-// Close ends raft. It follows the end of Run.
+// Close ends raft. Run must have returned.
 func (f *Failover) Close() { f.raft.Close() }
 
-// machine lets consensus drive the record.
+// machine adapts the record to consensus.
 type machine struct{ *rendezvous.Record }
 
 func (m machine) Apply(index uint64, entry []byte) any {
@@ -161,7 +161,7 @@ func (m machine) Apply(index uint64, entry []byte) any {
 	return res
 }
 
-// Calls are what this part answers.
+// Calls are the procedures that this part answers.
 func (f *Failover) Calls() []wire.Call {
 	return []wire.Call{
 		wire.Takeover.Serve(f.takeover), wire.Objection.Serve(f.objection), wire.Succeed.Serve(f.succeed),
@@ -173,15 +173,15 @@ func (f *Failover) Calls() []wire.Call {
 // Raft tells who leads and votes. Entries go through a Recorder.
 func (f *Failover) Raft() *consensus.Raft { return f.raft }
 
-// Epoch is the one this node is in; it changes only when the node opens anew.
+// Epoch is the one that this node is in; it changes only when the node opens again.
 func (f *Failover) Epoch() launcher.Epoch { return f.epoch }
 
-// Blank tells whether this node has lost its copy of the record, and has no part in
-// raft until a leader takes it in anew.
+// Blank tells whether this node has lost its copy of the record and takes no part in raft
+// until a leader takes it in anew.
 func (f *Failover) Blank() bool { return f.blank.Load() }
 
-// Run keeps this node's part in raft, and calls lead for each leadership of this
-// node. It returns ErrReopen when the node is to open anew.
+// Run keeps this node's part in raft and calls lead for each of its leaderships. It
+// returns ErrReopen when the node is to open again.
 func (f *Failover) Run(ctx context.Context, lead func(ctx context.Context, term uint64) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.vote(ctx, lead) })
@@ -199,7 +199,7 @@ func (f *Failover) Run(ctx context.Context, lead func(ctx context.Context, term 
 	return g.Wait()
 }
 
-// reopenSoon begins another incarnation in a moment: after the answer to who asks for it is out.
+// reopenSoon begins another incarnation after a moment: the answer to the caller goes out first.
 func (f *Failover) reopenSoon() {
 	f.reopenOnce.Do(func() { time.AfterFunc(100*time.Millisecond, func() { close(f.reopen) }) })
 }
@@ -232,14 +232,13 @@ func (f *Failover) leadIn(ctx context.Context, term uint64, lead func(ctx contex
 	return g.Wait()
 }
 
-// tryDiskEvery is the pause between two looks whether a disk takes writes again.
+// tryDiskEvery is the pause between two checks whether a disk takes writes again.
 const tryDiskEvery = time.Second
 
-// vote is this node's part in raft, and its leadership where it leads. A disk that
-// hangs or is full ends that part and no other: ranks and their output go on, calls
-// are answered, the next leader's orders are obeyed. Once the disk takes writes
-// again the node opens anew. A damaged file, or an entry that this version does not
-// know, ends the agent.
+// vote is this node's part in raft, and its leadership while it leads. A disk that hangs
+// or is full ends only that part: ranks and their output go on, calls are answered, the
+// next leader's orders are obeyed. Once the disk takes writes again the node opens again.
+// A damaged file, or an entry that this version does not know, ends the agent.
 func (f *Failover) vote(ctx context.Context, lead func(ctx context.Context, term uint64) error) error {
 	err := f.raft.Run(ctx, func(ctx context.Context, term uint64) error { return f.leadIn(ctx, term, lead) })
 	if _, disk := errors.AsType[*consensus.DiskError](err); !disk || ctx.Err() != nil {
@@ -266,8 +265,8 @@ func (f *Failover) vote(ctx context.Context, lead func(ctx context.Context, term
 	}
 }
 
-// Turn returns once this part has shown that it works: its state can be locked, raft's
-// loop answers, and so does the disk below raft.
+// Turn returns once this part has shown that it works: its state can be locked, and
+// raft's loop and the disk below raft answer.
 func (f *Failover) Turn(ctx context.Context) {
 	f.mu.Lock()
 	_ = f.state
@@ -276,8 +275,8 @@ func (f *Failover) Turn(ctx context.Context) {
 	f.raft.Turn(ctx)
 }
 
-// NoVote is why this node does not vote though its agent runs; empty where it votes,
-// or should not.
+// NoVote says why this node does not vote although its agent runs; empty if it votes, or
+// should not vote.
 func (f *Failover) NoVote() string {
 	if fault := f.raft.Fault(); fault != nil {
 		return fault.Error()
@@ -285,8 +284,8 @@ func (f *Failover) NoVote() string {
 	return ""
 }
 
-// Leader is raft's leader, or for a node outside raft the one whose control stream
-// it has; empty for none.
+// Leader is raft's leader, or for a node outside raft the leader whose control stream it
+// has; empty for none.
 func (f *Failover) Leader() launcher.NodeID {
 	if id, _ := f.raft.Leader(); id != "" {
 		return launcher.NodeID(id)
@@ -294,7 +293,7 @@ func (f *Failover) Leader() launcher.NodeID {
 	return f.cfg.Leads.Load()
 }
 
-// HasRecord tells whether this node gets the record replicated.
+// HasRecord tells whether the record is replicated to this node.
 func (f *Failover) HasRecord() bool {
 	for _, s := range f.raft.Members().Servers {
 		if s.ID == string(f.cfg.Self.ID) {
@@ -305,7 +304,7 @@ func (f *Failover) HasRecord() bool {
 	return false
 }
 
-// SoleVoter tells whether this node is the one that votes.
+// SoleVoter tells whether this node is the only voter.
 func (f *Failover) SoleVoter() bool {
 	voters, self := 0, false
 	for _, s := range f.raft.Members().Servers {
@@ -317,7 +316,7 @@ func (f *Failover) SoleVoter() bool {
 	return voters == 1 && self
 }
 
-// HasPart tells whether a member votes or stands by.
+// HasPart tells whether a member is a voter or a standby.
 func (f *Failover) HasPart(id launcher.NodeID) bool {
 	for _, s := range f.raft.Members().Servers {
 		if s.ID == string(id) && s.Role != consensus.Outside {
@@ -336,8 +335,8 @@ func (f *Failover) Roles() map[launcher.NodeID]string {
 	return out
 }
 
-// Until polls every few milliseconds until ctx ends, as raft does not report all of
-// its changes.
+// Until polls every few milliseconds until ok or the end of ctx, because raft does not
+// report all of its changes.
 func Until(ctx context.Context, ok func() bool) bool {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -351,7 +350,7 @@ func Until(ctx context.Context, ok func() bool) bool {
 	return true
 }
 
-// present are the members that gossip sees now.
+// present are the members that gossip sees at the moment.
 func (f *Failover) present() map[launcher.NodeID]bool {
 	alive := map[launcher.NodeID]bool{}
 	for _, p := range f.cfg.Present.Load() {

@@ -14,9 +14,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 )
 
-// A raft folder is put in place or away by one rename. A mount point, with a disk of
-// its own, cannot be renamed or removed: its content is copied and removed. As long as
-// movingFile is in it, the rest of it is an incomplete record and worth nothing.
+// A raft folder is put in place or away by one rename. A mount point, with a disk of its
+// own, cannot be renamed or removed: its content is copied and removed. As long as
+// movingFile is in it, the rest of it is an incomplete record and worthless.
 const movingFile = "moving"
 
 func moving(dir string) bool {
@@ -24,8 +24,8 @@ func moving(dir string) bool {
 	return err == nil
 }
 
-// putAside moves a folder to the place of another; one that is missing or empty does
-// not replace what was kept there.
+// putAside moves a folder to the place of another; a missing or empty one does not
+// replace what was kept there.
 func putAside(dir, to string) error {
 	names, err := os.ReadDir(dir)
 	if len(names) == 0 {
@@ -38,7 +38,7 @@ func putAside(dir, to string) error {
 }
 
 func putWhole(dir, to string) error {
-	if moving(dir) { // a crash came in between: its copy is whole
+	if moving(dir) { // a crash came in between: the copy is complete
 		return discard(dir)
 	}
 	if err := os.RemoveAll(to); err != nil {
@@ -56,9 +56,9 @@ func putWhole(dir, to string) error {
 	return discard(dir)
 }
 
-// takePlace gives a folder the place of a raft folder that was discarded.
+// takePlace moves a folder to the place of a raft folder that was discarded.
 func takePlace(from, dir string) error {
-	if err := os.Rename(from, dir); !errors.Is(err, os.ErrExist) { // else it is a mount point
+	if err := os.Rename(from, dir); !errors.Is(err, os.ErrExist) { // if it exists, it is a mount point
 		return errors.Join(err, durable.SyncDir(filepath.Dir(dir)))
 	}
 	mark := filepath.Join(dir, movingFile)
@@ -97,8 +97,8 @@ func discard(dir string) error {
 	return durable.SyncDir(dir)
 }
 
-// copyFolder copies what is in a folder, durably. The copy is for root alone, the
-// files in it as well: os.CopyFS keeps no modes.
+// copyFolder copies the content of a folder, durably. Only root can read the copy and its
+// files: os.CopyFS keeps no modes.
 func copyFolder(to, from string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
@@ -116,15 +116,15 @@ func copyFolder(to, from string) error {
 	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
-// isMountPoint tells whether a folder is the root of a mount, a bind mount too. A
-// kernel before 5.8 does not tell.
+// isMountPoint tells whether a folder is the root of a mount, including a bind mount.
+// Kernels before 5.8 do not say.
 func isMountPoint(dir string) bool {
 	var st unix.Statx_t
 	return unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st) == nil &&
 		st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// writeWhole replaces a file as a whole and durably, and makes its folder.
+// writeWhole replaces a file atomically and durably, and makes its folder.
 func writeWhole(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -135,14 +135,14 @@ func writeWhole(path string, content []byte) error {
 	return nil
 }
 
-// wayOut says what can be done about a record that cannot be read.
+// wayOut adds to an error about an unreadable record what can be done.
 func (f *Failover) wayOut(err error) error {
 	if _, damaged := errors.AsType[*consensus.CorruptError](err); !damaged {
 		return err
 	}
 	dir := f.path(raftFolder)
 	aside := fmt.Sprintf("sudo mv %[1]s %[1]s.damaged", dir)
-	if isMountPoint(dir) { // the shell that looks for its files has to be root's as well
+	if isMountPoint(dir) { // the shell that expands * has to be root's
 		aside = fmt.Sprintf("sudo sh -c 'mkdir -m 700 %[1]s.damaged && mv %[1]s/* %[1]s.damaged'", dir)
 	}
 	return fmt.Errorf("%w: `%s` and start the agent: if the other voters are up, the cluster takes this machine in "+
@@ -150,7 +150,7 @@ func (f *Failover) wayOut(err error) error {
 		"restore FILE` from a snapshot", err, aside)
 }
 
-// Remove takes back what Enrol and the incarnations since have left in the folders STATE and RUN.
+// Remove deletes what Enrol and the incarnations since have left in the folders STATE and RUN.
 func Remove(state, run string) error {
 	err := discard(filepath.Join(state, raftFolder))
 	for _, name := range []string{oldFolder, newFolder, broughtFile, restoreFile, stateFile} {

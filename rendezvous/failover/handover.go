@@ -13,18 +13,18 @@ import (
 const (
 	// asideWithin bounds a clean stop: a successor needs some tens of milliseconds.
 	asideWithin = 2 * time.Second
-	// askWithin bounds the question whether there is one: a machine that has just
-	// lost its power is not waited for any longer.
+	// askWithin bounds the question whether there is one, because its machine may just
+	// have lost its power.
 	askWithin = 500 * time.Millisecond
 )
 
-// PassOn tells that this node is to leave, or not any more: as a leader it has its part
-// in the vote passed on.
+// PassOn says whether this node is about to leave: if it leads, it then passes on its
+// leadership and its vote.
 func (f *Failover) PassOn(leaving bool) { f.leaving.Store(leaving) }
 
-// StepAside passes on what this node has before its agent ends: the leadership and,
-// where it is the only one, the vote. From here on it promises to succeed nobody.
-// If it has promised already it waits until its leadership has begun.
+// StepAside passes on, before the agent ends, the leadership and, if this node is the
+// only voter, the vote. From here on it does not promise to succeed another node. If it
+// has promised already it waits until its leadership has begun.
 func (f *Failover) StepAside(ctx context.Context) {
 	f.stopping.Store(true)
 	if until := f.promised.Load(); until != 0 {
@@ -39,7 +39,7 @@ func (f *Failover) StepAside(ctx context.Context) {
 	}
 }
 
-// handOver passes on the leadership and, where this node is the only voter, the vote.
+// handOver passes on the leadership and, if this node is the only voter, the vote.
 func (f *Failover) handOver(ctx context.Context, heir launcher.NodeID) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, asideWithin)
@@ -61,20 +61,20 @@ func (f *Failover) handOver(ctx context.Context, heir launcher.NodeID) {
 	}
 	if !Until(ctx, gone) {
 		f.PassOn(false)
-		f.log.Warn("hand the leadership over: not done in time", "node", host, "after", asideWithin)
+		f.log.Warn("hand the leadership over: time-out", "node", host, "after", asideWithin)
 		return
 	}
 	f.log.Info("leadership handed over", "node", host, "after", time.Since(began))
 }
 
-// succeed promises a pair's leader, which is about to stop, to take its place.
-// A node that stops as well must not: two votes of which one has gone decide
-// nothing.
+// succeed promises a pair's leader, which is about to stop, to take its place. A node
+// that is stopping too must refuse: with two voters, of which one is gone, nothing can be
+// decided.
 func (f *Failover) succeed(_ context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
 	if c.Node != f.Leader() {
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
-	// In this order: StepAside sets the one and then reads the other.
+	// In this order, because StepAside sets stopping and then reads promised.
 	f.promised.Store(time.Now().Add(asideWithin).UnixNano())
 	if f.stopping.Load() {
 		f.promised.Store(0)
@@ -83,7 +83,7 @@ func (f *Failover) succeed(_ context.Context, c wire.Caller, _ wire.Empty) (wire
 	return wire.Empty{}, nil
 }
 
-// askTimeout bounds a question to one member: one that is away must not delay the
+// askTimeout bounds a question to one member: a member that is away must not delay the
 // answers of the others.
 const askTimeout = 3 * time.Second
 

@@ -17,27 +17,27 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// A voter must never forget what it has voted for, nor what it has confirmed to have
-// stored: others have counted on it. A raft folder that is gone, or that is older than
-// it was, has forgotten. So each state has an incarnation, a number that only rises. It
-// stands in failover.json and in the raft folder, and two members exchange it before
-// any raft message. See rendezvous/DESIGN.md, "Who has lost its copy".
+// A voter must never forget its vote, nor what it has confirmed to have stored: others
+// have counted on it. A raft folder that is gone, or older than it was, has forgotten. So
+// each state has an incarnation, a number that only rises. It is written in failover.json
+// and in the raft folder, and two members exchange it before any raft message. See
+// rendezvous/DESIGN.md, "Who has lost its copy".
 
 const (
 	incarnationFile = "life" // in the raft folder
-	// raiseEvery is how often the incarnation rises while the agent runs: it shows when the
-	// whole state was put back to an older backup.
+	// raiseEvery is how often the incarnation rises while the agent runs: this reveals a
+	// whole state that was restored from an older backup.
 	raiseEvery = time.Hour
-	// exchangeWithin bounds telling one member.
+	// exchangeWithin bounds the exchange with one member.
 	exchangeWithin = 3 * time.Second
 )
 
 // errBlank keeps raft from a node that has lost its copy.
-var errBlank = errors.New("this node has lost its copy of the record and has no part in raft until a leader takes " +
+var errBlank = errors.New("this node has lost its copy of the record and takes no part in raft until a leader takes " +
 	"it in anew")
 
-// beginIncarnation checks that the raft folder is the one that this node had, and raises
-// the incarnation. Any other folder is put aside, and the node is blank.
+// beginIncarnation checks that the raft folder is the one that this node had and raises
+// the incarnation. An older folder is put aside, and the node is blank.
 func (f *Failover) beginIncarnation(dir string) error {
 	in, err := readIncarnation(dir)
 	if err != nil {
@@ -55,12 +55,12 @@ func (f *Failover) beginIncarnation(dir string) error {
 		}
 	}
 	f.blank.Store(f.state.Blank)
-	f.state.Incarnation = max(f.state.Incarnation, in) // a power cut may have taken the last failover.json along
+	f.state.Incarnation = max(f.state.Incarnation, in) // the last failover.json may have been lost in a power cut
 	return f.raiseIncarnation(dir)
 }
 
-// raiseIncarnation raises the incarnation: first in the folder, so that it is never behind node.json
-// by itself. The folder's disk may hang: nobody else shall wait for it.
+// raiseIncarnation raises the incarnation: first in the folder, so that a crash never leaves the folder behind
+// failover.json. The folder's disk may hang, so f.mu is not held during that write.
 func (f *Failover) raiseIncarnation(dir string) error {
 	f.mu.Lock()
 	incarnation := f.state.Incarnation + 1
@@ -72,14 +72,13 @@ func (f *Failover) raiseIncarnation(dir string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.state.RaftIncarnation > incarnation {
-		return nil // it has turned out meanwhile that the state was put back
+		return nil // in the meantime the state turned out to be from a backup
 	}
 	f.state.Incarnation, f.state.RaftIncarnation = incarnation, incarnation
 	return f.state.save(f.path(stateFile))
 }
 
-// readIncarnation gives the incarnation of a raft folder; 0 where there is none, or where a
-// version made it that had no incarnations.
+// readIncarnation gives the incarnation of a raft folder; 0 if there is none.
 func readIncarnation(dir string) (uint64, error) {
 	path := filepath.Join(dir, incarnationFile)
 	b, err := os.ReadFile(path)
@@ -92,11 +91,11 @@ func readIncarnation(dir string) (uint64, error) {
 	if incarnation, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
 		return incarnation, nil
 	}
-	return 0, nil // it is not known: the node is blank
+	return 0, nil // unreadable: the node is blank
 }
 
-// putAway makes room for another raft folder. The one of a blank node never had
-// anything, and what was put aside before it may be worth more.
+// putAway makes room for another raft folder. A blank node's folder is discarded: it
+// never had anything, and what was put aside earlier may be worth more.
 func (f *Failover) putAway(dir string) error {
 	if !f.state.Blank {
 		if err := putAside(dir, f.path(oldFolder)); err != nil {
@@ -109,8 +108,8 @@ func (f *Failover) putAway(dir string) error {
 	return nil
 }
 
-// exchange tells a member of this node's incarnation, once in each incarnation of either, and
-// learns whether it knows of a higher one. No raft passes between the two before.
+// exchange tells a member this node's incarnation, once in each incarnation of either, and learns whether the
+// member knows a higher one. No raft message passes between the two before that.
 func (f *Failover) exchange(ctx context.Context, id launcher.NodeID) error {
 	if f.blank.Load() {
 		return errBlank
@@ -126,7 +125,7 @@ func (f *Failover) exchange(ctx context.Context, id launcher.NodeID) error {
 	defer cancel()
 	res, err := wire.Seen.Call(ctx, f.cfg.Dial.Client(id), wire.SeenRequest{Incarnation: incarnation})
 	if err != nil {
-		return fmt.Errorf("tell node %s of this one's incarnation: %w", id, err)
+		return fmt.Errorf("tell node %s this node's incarnation: %w", id, err)
 	}
 	if res.Incarnation > incarnation {
 		return f.wasPutBack(f.cfg.Dial.HostOf(id), incarnation, res.Incarnation)
@@ -137,7 +136,7 @@ func (f *Failover) exchange(ctx context.Context, id launcher.NodeID) error {
 	return nil
 }
 
-// exchangeAll exchanges incarnations with all members ahead of time, so that no election
+// exchangeAll exchanges incarnations with all members in advance, so that no election
 // waits for it, and raises this node's from time to time.
 func (f *Failover) exchangeAll(ctx context.Context) error {
 	older := time.NewTicker(raiseEvery)
@@ -147,13 +146,13 @@ func (f *Failover) exchangeAll(ctx context.Context) error {
 	for {
 		_, changed := f.cfg.Present.Watch()
 		alive := f.present()
-		for _, s := range f.raft.Members().Servers { // with others it has no raft connection
+		for _, s := range f.raft.Members().Servers { // only these have raft connections
 			id := launcher.NodeID(s.ID)
 			if id == f.cfg.Self.ID || !alive[id] || f.blank.Load() || !f.HasPart(f.cfg.Self.ID) {
 				continue
 			}
 			if err := f.exchange(ctx, id); err != nil {
-				f.log.Debug("acquaint", "node", id, "error", err)
+				f.log.Debug("exchange incarnations", "node", id, "error", err)
 			}
 		}
 		select {
@@ -164,7 +163,7 @@ func (f *Failover) exchangeAll(ctx context.Context) error {
 				continue
 			}
 			if err := f.raiseIncarnation(f.path(raftFolder)); err != nil {
-				f.log.Warn("raise the incarnation of this node's state", "error", err) // next time, then
+				f.log.Warn("raise the incarnation of this node's state", "error", err) // the next tick tries again
 			}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -172,15 +171,15 @@ func (f *Failover) exchangeAll(ctx context.Context) error {
 	}
 }
 
-// wasPutBack handles a state that a member has seen in a later incarnation: it was
+// wasPutBack handles a state that a member has seen in a higher incarnation: it was
 // restored from a backup. The node goes on without its copy of the record.
 func (f *Failover) wasPutBack(host string, mine, incarnation uint64) error {
-	err := fmt.Errorf("this node's state is older than %s knows it (incarnation %d, not %d): it was put back to a backup", host,
+	err := fmt.Errorf("this node's state is older than the one that %s has seen (incarnation %d, not %d): it was restored from a backup", host,
 		incarnation, mine)
 	f.log.Error("begin without the copy of the record", "error", err)
 	saveErr := f.change(func(s *state) {
 		s.Incarnation, s.RaftIncarnation = max(s.Incarnation, incarnation),
-			incarnation+1 // above that of the folder: beginIncarnation puts it aside
+			incarnation+1 // above that of the folder, so that beginIncarnation puts the folder aside
 	})
 	if saveErr != nil {
 		return errors.Join(err, saveErr)
@@ -191,7 +190,7 @@ func (f *Failover) wasPutBack(host string, mine, incarnation uint64) error {
 }
 
 // noteIncarnation stores a member's incarnation, durably before the answer, and gives the
-// highest one that the member has ever told.
+// highest one that the member ever told.
 func (f *Failover) noteIncarnation(id launcher.NodeID, incarnation uint64) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -218,8 +217,8 @@ func (f *Failover) noteIncarnation(id launcher.NodeID, incarnation uint64) (uint
 	return incarnation, nil
 }
 
-// seen tells a member the address at which gossip sees it, which is that of the first of
-// two clones, and stores the member's incarnation.
+// seen tells a member the address at which gossip sees it (of two clones: the address of
+// the first), and stores the member's incarnation.
 func (f *Failover) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (wire.SeenResponse, error) {
 	incarnation, err := f.noteIncarnation(c.Node, r.Incarnation)
 	if err != nil {
@@ -237,13 +236,13 @@ func (f *Failover) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (w
 	return res, nil
 }
 
-// beginAnew takes the leader's word that this node's lost vote counts nowhere.
+// beginAnew is called by the leader once this node's lost vote counts nowhere.
 func (f *Failover) beginAnew(_ context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
 	if c.Node != f.Leader() {
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
 	f.mu.Lock()
-	blank := f.state.Blank // and not put back since
+	blank := f.state.Blank // and not restored from a backup since
 	f.mu.Unlock()
 	if !blank {
 		return wire.Empty{}, nil
@@ -256,8 +255,8 @@ func (f *Failover) beginAnew(_ context.Context, c wire.Caller, _ wire.Empty) (wi
 	return wire.Empty{}, nil
 }
 
-// Serve hands a raft connection that a member has opened to raft, and returns when
-// raft has closed it or ctx ends.
+// Serve passes a raft connection that a member opened to raft, and returns when raft has
+// closed it or ctx ends.
 func (f *Failover) Serve(ctx context.Context, id launcher.NodeID, c net.Conn) {
 	if err := f.exchange(ctx, id); err != nil {
 		f.log.Debug("refuse a raft connection", "node", id, "error", err)
@@ -270,12 +269,12 @@ func (f *Failover) Serve(ctx context.Context, id launcher.NodeID, c net.Conn) {
 		case <-rc.closed:
 		case <-ctx.Done():
 		}
-	case <-f.raft.Done(): // its disk has failed: peers shall know at once
+	case <-f.raft.Done(): // its disk has failed: peers have to know at once
 	case <-ctx.Done():
 	}
 }
 
-// raftConn tells when raft has closed it.
+// raftConn signals when raft has closed it.
 type raftConn struct {
 	net.Conn
 	once   sync.Once

@@ -15,7 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Members is what a change of roles asks of who keeps the members.
+// Members is what a change of roles needs from the membership.
 type Members interface {
 	NoteChanges(ctx context.Context, roster rendezvous.Roster)
 	HandOverCA(ctx context.Context, id launcher.NodeID) error
@@ -26,18 +26,18 @@ type Members interface {
 type LeaderConfig struct {
 	Brain   *lead.Leader
 	Members Members
-	// Reopen opens a member's control stream anew.
+	// Reopen opens a member's control stream again.
 	Reopen func(launcher.NodeID)
 }
 
-// Leader keeps raft's roles as they should be for as long as this node leads, and takes
-// words on machines that are dead, and on what the side that gives way had recorded.
+// Leader keeps raft's roles as they should be while this node leads. It takes
+// confirmations that machines are dead, and the record of a side that gives way.
 type Leader struct {
 	*Failover
 	LeaderConfig
 }
 
-// Lead makes the leader's part, until Close.
+// Lead begins the leader's part; Close ends it.
 func (f *Failover) Lead(cfg LeaderConfig) *Leader {
 	l := &Leader{Failover: f, LeaderConfig: cfg}
 	f.leader.Store(l)
@@ -47,17 +47,17 @@ func (f *Failover) Lead(cfg LeaderConfig) *Leader {
 // Close ends it: this node no longer leads.
 func (l *Leader) Close() { l.leader.Store(nil) }
 
-// Calls are what only a leader answers.
+// Calls are the procedures that only a leader answers.
 func (l *Leader) Calls() []wire.Call {
 	return []wire.Call{wire.MarkDead.Serve(l.markDead), wire.Reunite.Serve(l.reunite)}
 }
 
-// passOnEvery is how often a leader that is to leave looks whether somebody can take its place.
+// passOnEvery is how often a leader that is about to leave looks for a successor.
 const passOnEvery = 50 * time.Millisecond
 
-// Run keeps raft's roles: one change a pass, on raft's own evidence.
+// Run keeps raft's roles: one change per pass, based on raft's own evidence.
 func (l *Leader) Run(ctx context.Context) error {
-	retry := time.NewTicker(5 * time.Second) // for silences, which nothing tells of
+	retry := time.NewTicker(5 * time.Second) // for silences, which cause no event
 	defer retry.Stop()
 	for {
 		recordChanged := l.cfg.Record.Changed()
@@ -66,7 +66,7 @@ func (l *Leader) Run(ctx context.Context) error {
 		_, presentChanged := l.cfg.Present.Watch()     // and the others'
 		leaving, leavingChanged := l.leaving.Watch()
 		var passOn <-chan time.Time
-		if leaving { // nothing tells of the end of a silence
+		if leaving { // the end of a silence causes no event
 			passOn = time.After(passOnEvery)
 		}
 		roster, rosterChanged := l.Brain.Roster()
@@ -100,7 +100,7 @@ func (l *Leader) Run(ctx context.Context) error {
 	}
 }
 
-// changeRole makes one change of raft's membership; true means look again.
+// changeRole makes one change of raft's membership; true: look again for more.
 func (l *Leader) changeRole(ctx context.Context, c consensus.Change) bool {
 	if c.Zero() {
 		return false
@@ -121,11 +121,11 @@ func (l *Leader) changeRole(ctx context.Context, c consensus.Change) bool {
 	return true
 }
 
-// takeInWithin bounds telling one member that it may begin again.
+// takeInWithin bounds the call to one member.
 const takeInWithin = 3 * time.Second
 
-// takeInAnew lets members that have lost their copy begin again, once a majority
-// has confirmed that they have no part in raft any more.
+// takeInAnew tells members that have lost their copy to begin again, once a majority has
+// confirmed that they have no part in raft any more.
 func (l *Leader) takeInAnew(ctx context.Context, roster rendezvous.Roster) {
 	for _, m := range roster {
 		if !m.Ready || !m.Blank || l.HasPart(m.ID) {
@@ -138,13 +138,13 @@ func (l *Leader) takeInAnew(ctx context.Context, roster rendezvous.Roster) {
 		}
 		cancel()
 		if err == nil {
-			l.Reopen(m.ID) // its next hello says so; a stream that the node ended might count as lost
+			l.Reopen(m.ID) // its next hello says that it is not blank; a stream that the node ended itself might count as lost
 		}
-		l.log.Info("take a node in anew that has lost its copy of the record", "node", m.Host, "error", err)
+		l.log.Info("take in anew a node that has lost its copy of the record", "node", m.Host, "error", err)
 	}
 }
 
-// reunite takes a part of the record of a side that gives way.
+// reunite records a part of the record of a side that gives way.
 func (l *Leader) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited) (wire.Empty, error) {
 	if p.Node != c.Node {
 		return wire.Empty{}, fmt.Errorf("%w: %s hands over the record of %s", wire.ErrDenied, c.Host, p.Node)
@@ -155,15 +155,15 @@ func (l *Leader) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunit
 	if p.Job != nil {
 		l.log.Info("reunited", "job", p.Job.Spec.ID, "from", c.Host, "epoch", p.From.N)
 		l.Brain.Adopt(p.Job.Spec.ID)
-		for _, place := range p.Job.Plan.Nodes { // who is connected already tells its ledger again
+		for _, place := range p.Job.Plan.Nodes { // a node that is connected already sends its ledger again
 			l.Reopen(place.Node)
 		}
 	}
 	return wire.Empty{}, nil
 }
 
-// heir is a member that can take this leader's place; empty where there is none,
-// or nothing to hand over.
+// heir is a member that can take this leader's place; empty if there is none, or nothing
+// to hand over.
 func (l *Leader) heir() launcher.NodeID {
 	roster, _ := l.Brain.Roster()
 	ready := map[string]bool{}
@@ -172,8 +172,8 @@ func (l *Leader) heir() launcher.NodeID {
 	}
 	sole := l.SoleVoter()
 	for _, s := range l.raft.Members().Servers {
-		// A pair's standby that has just come back may still count as silent; it is
-		// asked before anything is changed.
+		// A pair's standby that has just come back may still count as silent; handOver
+		// asks it before anything is changed.
 		if ready[s.ID] && (sole || s.Role == consensus.Voter && s.Silent == 0) {
 			return launcher.NodeID(s.ID)
 		}
@@ -181,8 +181,8 @@ func (l *Leader) heir() launcher.NodeID {
 	return ""
 }
 
-// markDead takes root's word that a machine which does not answer runs nothing.
-// One that shows any sign of life is not taken for dead on anybody's word.
+// markDead takes root's confirmation that a machine which does not answer runs nothing.
+// It refuses for a machine that shows any sign of life.
 func (l *Leader) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
 	if err := c.MustBeRoot("mark a machine dead"); err != nil {
 		return wire.Acknowledged{}, err
@@ -200,7 +200,7 @@ func (l *Leader) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReq
 	m := roster[i]
 	if m.Ready {
 		return wire.Acknowledged{},
-			fmt.Errorf("mark %s dead: %w: its agent answers, and tells what runs there", r.Host, wire.ErrDenied)
+			fmt.Errorf("mark %s dead: %w: its agent answers and knows what runs there", r.Host, wire.ErrDenied)
 	}
 	at := AddressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, l.cfg.Inventory.Load())
 	if sign := l.SignOfLife(ctx, m.ID, at); sign != "" {
@@ -217,13 +217,13 @@ func (l *Leader) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReq
 	return wire.Acknowledged{OnlyOn: l.OnlyHere(ctx)}, l.Dead(m.ID)
 }
 
-// recordDeath keeps the word for later leaders.
+// recordDeath records the confirmation for later leaders.
 func (l *Leader) recordDeath(ctx context.Context, id launcher.NodeID) error {
 	return l.Recorder(0).Apply(ctx, rendezvous.Death{Node: id, Boots: l.Brain.Boots(id)}.Entry(),
 		func() bool { return false })
 }
 
-// noteHeard ends the words about machines that have shown themselves since.
+// noteHeard takes back the confirmations about machines that were heard since.
 func (l *Leader) noteHeard(ctx context.Context, roster rendezvous.Roster) {
 	for _, d := range l.cfg.Record.Deaths() {
 		if !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.ID == d.Node && m.Ready }) {

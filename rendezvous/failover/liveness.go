@@ -15,16 +15,16 @@ import (
 )
 
 // settleAfter is how long a machine that was off has to follow a leader before it may
-// assume that its cluster was not taken over meanwhile: a node that takes over dials all
-// members every few seconds.
+// assume that its cluster was not taken over in the meantime: a node that takes over
+// dials all members every few seconds.
 const settleAfter = 30 * time.Second
 
 // livenessFile is in the folder RUN.
 const livenessFile = "met.json"
 
-// liveness is whom this machine has heard since it was switched on, in the epoch it
-// is in, and whom a person has called dead since. It lives in RUN, which no
-// reboot survives: whoever was off may have been taken over meanwhile. (That the
+// liveness is which nodes this machine has heard since it was switched on, in its epoch,
+// and which a person has marked dead since. It is kept in RUN, which does not survive a
+// reboot: while this machine was off its cluster may have been taken over. (That the
 // ranks of a dead machine are gone stays true: the record keeps it, rendezvous.Death.)
 type liveness struct {
 	path string
@@ -32,8 +32,8 @@ type liveness struct {
 	mu    sync.Mutex
 	Heard map[launcher.NodeID]bool `json:"heard"`
 	Dead  map[launcher.NodeID]bool `json:"dead"`
-	// Settled: a majority of voters that has met no later epoch by now was not
-	// taken over while it was off, or is out of the reach of who did.
+	// Settled: a majority of voters that has met no later epoch by now was not taken over
+	// while it was off, or cannot reach the node that took over.
 	Settled bool `json:"settled"`
 }
 
@@ -52,7 +52,7 @@ func openLiveness(path string) (*liveness, error) {
 	return m, nil
 }
 
-// heard notes a node that has shown itself; it is not dead.
+// heard notes that a node was heard; it is not dead.
 func (m *liveness) heard(id launcher.NodeID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +64,7 @@ func (m *liveness) heard(id launcher.NodeID) error {
 	return m.save()
 }
 
-// dead takes a person's word that nodes are off.
+// dead notes a person's confirmation that nodes are off.
 func (m *liveness) dead(ids ...launcher.NodeID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +74,7 @@ func (m *liveness) dead(ids ...launcher.NodeID) error {
 	return m.save()
 }
 
-// settle notes that this machine has been on with its cluster for long enough.
+// settle notes that this machine has followed a leader for long enough.
 func (m *liveness) settle() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,7 +91,7 @@ func (m *liveness) settled() bool {
 	return m.Settled
 }
 
-// save replaces the file as a whole. It need not outlive a power cut.
+// save replaces the file as a whole. It need not survive a power cut.
 func (m *liveness) save() error {
 	b, err := json.Marshal(m)
 	if err == nil {
@@ -103,14 +103,14 @@ func (m *liveness) save() error {
 	return nil
 }
 
-// known tells whether a node cannot have taken over unnoticed: it was heard, or is dead.
+// known tells whether a node cannot have taken over unnoticed: it was heard or is dead.
 func (m *liveness) known(id launcher.NodeID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.Heard[id] || m.Dead[id]
 }
 
-// isDead tells whether a person has called a node dead since it was last heard.
+// isDead tells whether a person has marked a node dead since it was last heard.
 func (m *liveness) isDead(id launcher.NodeID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -119,8 +119,8 @@ func (m *liveness) isDead(id launcher.NodeID) bool {
 
 // Unheard names the hosts that may have taken over while this machine was off: see
 // rendezvous/DESIGN.md. A sole voter waits until it hears them or a person marks them
-// dead. Where there are several voters, that would be a wait for dead machines at each
-// power cut: they wait for settleAfter, and for members known to be of a later epoch.
+// dead. With several voters this would mean waiting for dead machines after each power
+// cut, so they wait only for settleAfter, and for members known to be of a later epoch.
 func (f *Failover) Unheard() []string {
 	sole := f.SoleVoter()
 	settled := !sole && f.liveness.settled()
@@ -134,7 +134,7 @@ func (f *Failover) Unheard() []string {
 	return hosts
 }
 
-// ofLaterEpoch are the members that gossip a later epoch. Gossip is no proof, so this
+// ofLaterEpoch are the members that gossip a later epoch. Gossip proves nothing, so this
 // only makes the node wait.
 func (f *Failover) ofLaterEpoch() map[launcher.NodeID]bool {
 	later := map[launcher.NodeID]bool{}
@@ -167,12 +167,12 @@ func (f *Failover) settles(ctx context.Context) error {
 	return nil
 }
 
-// Heard notes that a member is there, in this node's epoch.
+// Heard notes that a member is up, in this node's epoch.
 func (f *Failover) Heard(id launcher.NodeID) {
 	if err := f.liveness.heard(id); err != nil {
 		f.log.Error("note a member", "node", f.cfg.Dial.HostOf(id), "error", err)
 	}
 }
 
-// Dead takes a person's word that members are off.
+// Dead notes a person's confirmation that members are off.
 func (f *Failover) Dead(ids ...launcher.NodeID) error { return f.liveness.dead(ids...) }

@@ -13,8 +13,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// NoLeader says in one line what is wrong and what helps: ErrNoLeader where
-// waiting does not, ErrRetry where an election is under way.
+// NoLeader says in one line what is wrong and what helps: ErrNoLeader if waiting does not
+// help, ErrRetry if an election is under way.
 func (f *Failover) NoLeader() error {
 	var voters, silent []string
 	alive := f.present()
@@ -35,12 +35,12 @@ func (f *Failover) NoLeader() error {
 	case time.Since(f.began) < justStarted:
 		return fmt.Errorf("the agent of %s has just been started: %w", f.cfg.Self.Host, wire.ErrRetry)
 	case f.blank.Load():
-		return fmt.Errorf("%w: this machine has lost its copy of the record (%s is gone, or was put back to a backup) and "+
+		return fmt.Errorf("%w: this machine has lost its copy of the record (%s is gone, or was restored from a backup) and "+
 			"votes again once a leader has taken it in anew; if no machine leads, `sudo sparkrun takeover --confirm-dead %s` "+
 			"on one that has a copy, or `sudo sparkrun raft restore FILE` from a snapshot",
 			wire.ErrNoLeader, f.path(raftFolder), f.cfg.Self.Host)
 	case len(voters) == 0:
-		return fmt.Errorf("%w: this node has not met its cluster yet: check that another node's agent runs and that the "+
+		return fmt.Errorf("%w: this node has not reached its cluster yet: check that another node's agent runs and that the "+
 			"management network joins them", wire.ErrNoLeader)
 	case len(voters) == 1 && voters[0] != f.cfg.Self.Host:
 		text := fmt.Sprintf("%s, the only voter of this cluster, does not answer: start its agent there; running jobs go "+
@@ -55,7 +55,7 @@ func (f *Failover) NoLeader() error {
 	return fmt.Errorf("an election is under way: %w", wire.ErrRetry)
 }
 
-// NoLonger turns the end of a leadership under an answer into ErrRetry.
+// NoLonger turns the end of a leadership during a call into ErrRetry.
 func NoLonger(err error) error {
 	if errors.Is(err, lead.ErrUnknownRetry) {
 		return fmt.Errorf("%w: %w", wire.ErrUnknownRetry, err)
@@ -66,8 +66,8 @@ func NoLonger(err error) error {
 	return err
 }
 
-// AwaitOther returns when raft knows of another leader than this one, or with ctx: that may be before a dead one's
-// connection breaks.
+// AwaitOther returns when raft knows another leader than this one, or with ctx. That may be before the connection
+// of a dead leader breaks.
 func (f *Failover) AwaitOther(ctx context.Context, than launcher.NodeID) {
 	for {
 		changed := f.raft.LeaderChanged()
@@ -82,8 +82,8 @@ func (f *Failover) AwaitOther(ctx context.Context, than launcher.NodeID) {
 	}
 }
 
-// noMajority says who of the voters is silent, and what helps; one that has a copy
-// of the record may take over.
+// noMajority says which voters are silent and what helps; a node with a copy of the
+// record may take over.
 func noMajority(silent, voters []string, copied bool) string {
 	do, start, off := "does", "its agent", "that machine is off"
 	if len(silent) > 1 {
@@ -99,6 +99,6 @@ func noMajority(silent, voters []string, copied bool) string {
 	return text
 }
 
-// justStarted is how long a node that has come up may need to hear of its
-// leader, or to elect one.
+// justStarted is how long a node that has come up may need to learn its leader or to
+// elect one.
 const justStarted = 5 * time.Second

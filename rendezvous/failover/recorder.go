@@ -62,8 +62,9 @@ func (r Recorder) Service(ctx context.Context, s rendezvous.JobService) error {
 	})
 }
 
-// commit binds what a leader decides to its leadership: one that notices late that it
-// has lost it, and has another by now, knows nothing of what went on between the two.
+// commit binds what a leader decides to its leadership: a node that notices the loss of
+// its leadership late, and leads again by now, does not know what happened between the
+// two.
 func (r Recorder) commit(ctx context.Context, entry []byte) (any, error) {
 	if r.term == 0 {
 		return r.f.raft.Apply(ctx, entry)
@@ -71,7 +72,7 @@ func (r Recorder) commit(ctx context.Context, entry []byte) (any, error) {
 	return r.f.raft.ApplyIn(ctx, r.term, entry)
 }
 
-// EveryReplicaKnows refuses what would stop a node of an older release that has the record.
+// EveryReplicaKnows refuses an entry that would stop a node with the record that runs an older release.
 func (f *Failover) EveryReplicaKnows(protocol int) error {
 	var ids []launcher.NodeID
 	for id := range f.Roles() {
@@ -81,9 +82,8 @@ func (f *Failover) EveryReplicaKnows(protocol int) error {
 	return f.cfg.Record.Knows(protocol, ids)
 }
 
-// Apply commits one entry, or learns that it cannot. An unknown outcome is
-// settled by looking at the record, and by trying again while we lead: done
-// tells whether the record has it.
+// Apply commits one entry, or fails. After an unknown outcome it looks at the record -
+// done tells whether that has the entry - and tries again while we lead.
 func (r Recorder) Apply(ctx context.Context, e rendezvous.Entry, done func() bool) error {
 	if err := r.f.EveryReplicaKnows(e.Kind.Since()); err != nil {
 		return fmt.Errorf("record %s: %w", e.Kind, err)
@@ -126,12 +126,12 @@ func (r Recorder) Apply(ctx context.Context, e rendezvous.Entry, done func() boo
 	}
 }
 
-// copyWithin is how long an acknowledgement waits for a second copy. A standby
-// that is there has it in milliseconds.
+// copyWithin is how long an acknowledgement waits for a second copy. A standby that is up
+// has it in milliseconds.
 const copyWithin = 300 * time.Millisecond
 
-// OnlyHere names this host where no other machine has what was just recorded,
-// though it should: a pair's one vote records without the standby.
+// OnlyHere names this host if no other machine has what was just recorded although one
+// should: the single voter of a pair records without the standby.
 func (f *Failover) OnlyHere(ctx context.Context) string {
 	if !f.SoleVoter() || len(f.cfg.Record.Nodes()) < 2 {
 		return ""

@@ -17,8 +17,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// raftBring takes a piece of a backup that is to be restored here. A first piece
-// begins anew.
+// raftBring receives a piece of a backup that is to be restored here. A first piece
+// starts the file again.
 func (f *Failover) raftBring(_ context.Context, c wire.Caller, p wire.RaftPiece) (wire.Empty, error) {
 	if err := mayRestore(c); err != nil {
 		return wire.Empty{}, err
@@ -57,9 +57,8 @@ func mayRestore(c wire.Caller) error {
 	return c.MustBeRoot("restore the record")
 }
 
-// raftRestore makes this node the leader of a new epoch, whose record begins
-// with a backup. rendezvous/DESIGN.md, "A restore", says why no job is started
-// twice by that.
+// raftRestore makes this node the leader of a new epoch whose record begins with a
+// backup. rendezvous/DESIGN.md, "A restore", says why this starts no job twice.
 func (f *Failover) raftRestore(
 	ctx context.Context, c wire.Caller, r wire.RaftRestoreRequest,
 ) (res wire.RaftRestoreResponse, err error) {
@@ -70,7 +69,7 @@ func (f *Failover) raftRestore(
 	defer f.restoring.Unlock()
 	b, err := readBackup(f.path(broughtFile))
 	if err == nil && b.Sum != r.Sum {
-		err = fmt.Errorf("%w: another snapshot was brought meanwhile", wire.ErrDenied)
+		err = fmt.Errorf("%w: another snapshot was sent in the meantime", wire.ErrDenied)
 	}
 	if err == nil {
 		err = f.fits(b)
@@ -114,7 +113,7 @@ func readBackup(path string) (rendezvous.Backup, error) {
 	return rendezvous.ReadBackup(file)
 }
 
-// fits refuses a backup that this machine cannot lead with, by force or not.
+// fits refuses a backup that this machine cannot lead with, even with --force.
 func (f *Failover) fits(b rendezvous.Backup) error {
 	if b.Cluster != f.cfg.Self.Cluster {
 		return fmt.Errorf("%w: the snapshot is of cluster %s, and this machine is in %s", wire.ErrDenied, b.Cluster,
@@ -131,8 +130,8 @@ func (f *Failover) fits(b rendezvous.Backup) error {
 	return nil
 }
 
-// nothingBetter refuses while somebody leads, or may be about to, and where this
-// machine has a newer copy of the record itself.
+// nothingBetter refuses while a node leads or may be about to, and if this machine itself
+// has a newer copy of the record.
 func (f *Failover) nothingBetter(ctx context.Context, b rendezvous.Backup) error {
 	switch host := f.whoLeads(ctx); host {
 	case "":
@@ -157,7 +156,7 @@ func (f *Failover) nothingBetter(ctx context.Context, b rendezvous.Backup) error
 	return nil
 }
 
-// whoLeads asks everybody who is there; empty when nobody knows of a leader.
+// whoLeads asks all members that are up; empty if none knows a leader.
 func (f *Failover) whoLeads(ctx context.Context) string {
 	if id := f.Leader(); id != "" {
 		return f.cfg.Dial.HostOf(id)
@@ -184,7 +183,7 @@ func (f *Failover) whoLeads(ctx context.Context) string {
 	return ""
 }
 
-// keepBrought makes what was brought the snapshot that the next start restores.
+// keepBrought makes the received file the snapshot that the next start restores.
 func (f *Failover) keepBrought() error {
 	file, err := os.Open(f.path(broughtFile))
 	if err != nil {
@@ -199,19 +198,19 @@ func (f *Failover) keepBrought() error {
 	return durable.SyncDir(f.cfg.State)
 }
 
-// restoredFile, in a raft folder, says of which epoch's restore it is.
+// restoredFile, in a raft folder, names the epoch whose restore made it.
 const restoredFile = "restored"
 
 func restoredBy(s state) string { return fmt.Sprintf("%d.%s\n", s.Epoch, s.EpochBy) }
 
-// layRestored lays a raft folder out that begins with the snapshot, and puts it
-// in the place of the present one, which is kept. Each step can be done again
-// after a crash: the new folder is whole before the old one is moved, and knows
-// itself when it has taken its place.
+// layRestored makes a raft folder that begins with the snapshot and puts it in the place
+// of the present one, which is kept. Each step can be repeated after a crash: the new
+// folder is complete before the old one is moved, and restoredFile shows that it has
+// taken its place.
 func (f *Failover) layRestored(cfg consensus.Config) error {
 	mark := restoredBy(f.state)
 	if b, err := os.ReadFile(filepath.Join(cfg.Dir, restoredFile)); err == nil && string(b) == mark && !moving(cfg.Dir) {
-		return nil // it was done, and the note of it was not
+		return nil // it was done, but the note of it was lost
 	}
 	b, err := readBackup(f.path(restoreFile))
 	if err != nil {

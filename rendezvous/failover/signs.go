@@ -18,7 +18,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// dialTimeout bounds looking for a sign of life: on one network it comes in
+// dialTimeout bounds the search for a sign of life: on one network it comes in
 // milliseconds or not at all.
 const dialTimeout = 2 * time.Second
 
@@ -28,18 +28,18 @@ func (f *Failover) Answers(ctx context.Context, roster rendezvous.Roster, p rend
 	return f.SignOfLife(ctx, p.Node, AddressesOf(roster, p, inv)) != ""
 }
 
-// SignOfLife says what shows that a member's machine is there: gossip, its cable
-// probe, or something at one of these addresses; empty when nothing does. A
-// machine that refuses a connection is there: its ranks may be as well.
+// SignOfLife says what shows that a member's machine is on: gossip, its cable probe, or
+// an answer at one of these addresses; empty if nothing does. A machine that refuses a
+// connection is on too, and its ranks may run.
 func (f *Failover) SignOfLife(ctx context.Context, id launcher.NodeID, addrs []netip.Addr) string {
 	if f.present()[id] {
-		return "it gossips, or did until some seconds ago"
+		return "it gossips, or did until a few seconds ago"
 	}
 	inv := f.cfg.Inventory.Load()
 	if inv.Cabling != nil {
 		for _, s := range inv.Cabling.Sightings {
 			if s.Peer.Node == string(id) && !s.Clone {
-				return "its cable probe answers on " + s.NIC + ", or did until some seconds ago"
+				return "its cable probe answers on " + s.NIC + ", or did until a few seconds ago"
 			}
 		}
 	}
@@ -49,7 +49,7 @@ func (f *Failover) SignOfLife(ctx context.Context, id launcher.NodeID, addrs []n
 	return ""
 }
 
-// anyAnswers gives an address behind which there is a machine; none is not valid.
+// anyAnswers gives an address at which a machine answers; the zero Addr if there is none.
 func (f *Failover) anyAnswers(ctx context.Context, addrs []netip.Addr) netip.Addr {
 	var any atomic.Pointer[netip.Addr]
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -71,9 +71,9 @@ func (f *Failover) anyAnswers(ctx context.Context, addrs []netip.Addr) netip.Add
 	return netip.Addr{}
 }
 
-// AddressesOf lists where a planned node may be reached: where its job meets, at
-// its management address, and on its RDMA ports' interfaces. Addresses that this
-// node has as well would answer for it.
+// AddressesOf lists where a planned node may be reached: at its job's address, at its
+// management address, and on the interfaces of its RDMA ports. It leaves out addresses
+// that this node has too: they would always answer.
 func AddressesOf(roster rendezvous.Roster, p rendezvous.Place, own envgen.Inventory) []netip.Addr {
 	out := []netip.Addr{p.Entry.Addr}
 	if i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.ID == p.Node }); i >= 0 {
@@ -93,7 +93,7 @@ func AddressesOf(roster rendezvous.Roster, p rendezvous.Place, own envgen.Invent
 	return others(out, own)
 }
 
-// others leaves out addresses that are not another machine's.
+// others leaves out addresses that belong to this machine.
 func others(addrs []netip.Addr, own envgen.Inventory) []netip.Addr {
 	out := slices.DeleteFunc(addrs, func(a netip.Addr) bool {
 		return !a.IsGlobalUnicast() || slices.ContainsFunc(own.NICs, func(nic envgen.NIC) bool {

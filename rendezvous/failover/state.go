@@ -10,37 +10,37 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
-// What lies in the folder STATE.
+// Files and folders in STATE.
 const (
 	stateFile   = "failover.json"
 	raftFolder  = "raft"
 	oldFolder   = "raft.old"     // the copy of the record before this one
-	newFolder   = "raft.new"     // a restored one that is being laid out
-	broughtFile = "restore.part" // a snapshot that is being brought
+	newFolder   = "raft.new"     // a restored one that is being made
+	broughtFile = "restore.part" // a snapshot that is being received
 	restoreFile = "restore.snap" // the one that the next start restores
 )
 
-// state is what a node must never forget of its part in who leads, written whole
-// and durably: after a power cut it counts.
+// state is what a node must never forget about its part in who leads. It is written
+// atomically and durably, because it must survive a power cut.
 type state struct {
-	Founder bool            `json:"founder,omitempty"` // made the cluster: bootstraps raft once
+	Founder bool            `json:"founder,omitempty"` // it founded the cluster and bootstraps raft once
 	Epoch   uint64          `json:"epoch"`
 	EpochBy launcher.NodeID `json:"epoch_by,omitempty"`
 	// Pending is what the next start does first; Dead are the nodes that a person
-	// has called so with a take-over.
+	// confirmed dead with a take-over.
 	Pending pending           `json:"pending,omitempty"`
 	Dead    []launcher.NodeID `json:"dead,omitempty"`
-	// Incarnation counts the openings of this state, and hours; RaftIncarnation is the one that
-	// the raft folder has at least, 0 where it may be a new one; Blank: that
-	// folder was lost. Incarnations are the highest that members have told. See incarnation.go.
+	// Incarnation counts openings of this state and hours of running; RaftIncarnation is the least that the raft
+	// folder must have, 0 if the folder may be new; Blank: that folder was lost. Incarnations are the highest that
+	// members have told. See incarnation.go.
 	Incarnation     uint64                     `json:"life,omitempty"`
 	RaftIncarnation uint64                     `json:"raft_life,omitempty"`
 	Blank           bool                       `json:"blank,omitempty"`
 	Incarnations    map[launcher.NodeID]uint64 `json:"lives,omitempty"`
 }
 
-// pending is a change of epochs that is under way: written before it begins, and
-// taken back when it is done, so that a crash in between changes nothing.
+// pending is a change of epochs that is under way: written before it begins and cleared
+// when it is done, so that a crash in between changes nothing.
 type pending string
 
 const (
@@ -79,7 +79,7 @@ func (s state) save(path string) error {
 	return nil
 }
 
-// change saves another state, which counts from then on.
+// change edits the state and saves it.
 func (f *Failover) change(edit func(*state)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

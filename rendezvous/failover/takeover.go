@@ -13,8 +13,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// takeover makes this node the leader of a new epoch, on root's word that every
-// other voter is off. rendezvous/DESIGN.md says why that is safe, and when not.
+// takeover makes this node the leader of a new epoch, on root's confirmation that every
+// other voter is off. rendezvous/DESIGN.md says why this is safe, and when it is not.
 func (f *Failover) takeover(
 	ctx context.Context, c wire.Caller, r wire.TakeoverRequest,
 ) (wire.TakeoverResponse, error) {
@@ -45,7 +45,7 @@ func (f *Failover) takeover(
 	return res, nil
 }
 
-// confirmed gives the nodes that a person calls dead, unless one shows a sign of life,
+// confirmed gives the nodes that a person confirms dead, unless one shows a sign of life,
 // and the number of the latest epoch that others are in.
 func (f *Failover) confirmed(ctx context.Context, hosts []string) (dead []launcher.NodeID, latest uint64, err error) {
 	if f.leads.Load() {
@@ -91,8 +91,8 @@ func (f *Failover) confirmed(ctx context.Context, hosts []string) (dead []launch
 	return dead, latest, err
 }
 
-// saysBlank asks a member whether it has lost its copy of the record: such a member does
-// not lead or vote any more, and need not be off. Its ledger says what runs there.
+// saysBlank asks a member whether it has lost its copy of the record: such a member
+// neither leads nor votes, so it need not be off. Its ledger says what runs there.
 func (f *Failover) saysBlank(ctx context.Context, id launcher.NodeID) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -123,8 +123,8 @@ func (f *Failover) addressesNow(id launcher.NodeID) []netip.Addr {
 	return others(addrs, inv)
 }
 
-// consent asks every member that is not called dead. One that answers may object; no
-// voter may fail to answer, for such voters might lead together.
+// consent asks every member that is not confirmed dead. Those that answer may object;
+// every voter must answer, because silent voters might lead together.
 func (f *Failover) consent(ctx context.Context, dead []launcher.NodeID) (latest uint64, err error) {
 	asked := slices.DeleteFunc(f.cfg.Record.Nodes(), func(m rendezvous.Node) bool {
 		return m.ID == f.cfg.Self.ID || slices.Contains(dead, m.ID)
@@ -143,7 +143,7 @@ func (f *Failover) consent(ctx context.Context, dead []launcher.NodeID) (latest 
 		case answers[i].Why != "":
 			objections = append(objections, m.Host+" "+answers[i].Why)
 		case errs[i] != nil:
-			f.log.Info("no word on the take-over", "node", m.Host, "error", errs[i])
+			f.log.Info("no answer about the take-over", "node", m.Host, "error", errs[i])
 			if roles[m.ID] == consensus.Voter.String() {
 				missing = append(missing, m.Host)
 			}
@@ -153,18 +153,18 @@ func (f *Failover) consent(ctx context.Context, dead []launcher.NodeID) (latest 
 	case len(objections) > 0:
 		return 0, fmt.Errorf("%w: %s", wire.ErrDenied, strings.Join(objections, "; "))
 	case len(missing) > 0:
-		return 0, fmt.Errorf("%w: %s may be leading: each other voter has to answer, or to be confirmed dead "+
+		return 0, fmt.Errorf("%w: %s may be leading: each other voter has to answer or be confirmed dead "+
 			"(--confirm-dead %s)",
 			wire.ErrDenied, strings.Join(missing, ", "), strings.Join(missing, " --confirm-dead "))
 	}
 	return latest, nil
 }
 
-// objectWithin bounds the question to the others: it has to be longer than
-// dialTimeout, for which they look for a sign of life.
+// objectWithin bounds the question to the others. They look for a sign of life for
+// dialTimeout, so it has to be longer.
 const objectWithin = 2 * dialTimeout
 
-// objection is what this node knows against a take-over by another member.
+// objection answers whether this node objects to a take-over by another member.
 func (f *Failover) objection(
 	ctx context.Context, c wire.Caller, r wire.ObjectionRequest,
 ) (wire.ObjectionResponse, error) {
@@ -180,9 +180,9 @@ func (f *Failover) objects(ctx context.Context, c wire.Caller, r wire.ObjectionR
 	case leader != "":
 		return fmt.Sprintf("hears %s, which leads: look at the network of %s", f.cfg.Dial.HostOf(leader), c.Host)
 	case own.Compare(r.Epoch) > 0 && own.By == f.cfg.Self.ID:
-		return fmt.Sprintf("has led epoch %d since it took over: wait until it leads again", own.N)
+		return fmt.Sprintf("took over and has led epoch %d since: wait until it leads again", own.N)
 	case own.Compare(r.Epoch) > 0 && own.By != c.Node && !slices.Contains(r.Dead, own.By):
-		return fmt.Sprintf("is in epoch %d, which %s has led since it took over: confirm that one dead as well, or start "+
+		return fmt.Sprintf("is in epoch %d, which %s has led since it took over: confirm that machine dead as well, or start "+
 			"it", own.N, f.cfg.Dial.HostOf(own.By))
 	case own == r.Epoch && f.HasRecord() && (term > r.Term || term == r.Term && index > r.Index):
 		return fmt.Sprintf("has a newer copy of the record than %s: type it there", c.Host)
@@ -191,7 +191,7 @@ func (f *Failover) objects(ctx context.Context, c wire.Caller, r wire.ObjectionR
 	each(len(r.Dead), func(i int) { signs[i] = f.SignOfLife(ctx, r.Dead[i], f.addressesNow(r.Dead[i])) })
 	for i, sign := range signs {
 		if sign != "" {
-			return fmt.Sprintf("sees that %s is not dead: %s", f.cfg.Dial.HostOf(r.Dead[i]), sign)
+			return fmt.Sprintf("finds that %s is not dead: %s", f.cfg.Dial.HostOf(r.Dead[i]), sign)
 		}
 	}
 	return ""

@@ -7,26 +7,26 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// adopt takes up a job that another leader has recorded. l.mu is held.
+// adopt takes over a job that another leader recorded. l.mu is held.
 func (l *Leader) adopt(job rendezvous.Job) {
 	r := newRun(l, job)
 	r.found = true
 	l.applyDeaths(r)
-	if job.Verdict != nil { // it was told to followers: whatever the nodes say, the run ends
+	if job.Verdict != nil { // followers know it: the run ends, whatever the nodes say
 		r.post(func() { r.applyVerdict(*job.Verdict) })
 	}
-	if job.Stop != nil { // first of all, so that no generation begins any more
+	if job.Stop != nil { // first, so that no further generation begins
 		r.post(func() { r.applyStop(*job.Stop) })
 	}
 	l.drive(r)
 }
 
-// applyDeaths gives a run the recorded words of people that machines of its plan are dead, in the boots that they
-// meant. l.mu is held.
+// applyDeaths applies the recorded confirmations that machines of a run's plan are dead, for the boots that they
+// cover. l.mu is held.
 func (l *Leader) applyDeaths(r *run) {
 	for _, d := range l.cfg.Record.Deaths() {
 		if m := l.members[d.Node]; m != nil && m.ready {
-			continue // it has come back and tells its own ledger
+			continue // it has come back and sends its own ledger
 		}
 		r.post(func() {
 			if p := r.placementOf(d.Node); p != nil && slices.Contains(d.Boots, p.Boot) {
@@ -36,7 +36,7 @@ func (l *Leader) applyDeaths(r *run) {
 	}
 }
 
-// Adopt takes up what the record has received of a job from the other side of a reunion.
+// Adopt takes over what the record received about a job from the other side of a reunion.
 func (l *Leader) Adopt(id launcher.JobID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *Leader) Adopt(id launcher.JobID) {
 	}
 }
 
-// replace ends a run whose job has gone further on the other side, and begins another one for it.
+// replace ends a run whose job got further on the other side, and begins another run for it.
 func (l *Leader) replace(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,5 +73,5 @@ func (l *Leader) replace(r *run) {
 		r.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: job.Outcome.At, Outcome: job.Outcome})
 		return
 	}
-	r.events.fail(ErrOver) // its followers ask again, and find the new run
+	r.events.fail(ErrOver) // its followers ask again and find the new run
 }

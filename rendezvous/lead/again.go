@@ -13,7 +13,7 @@ import (
 )
 
 // A job goes through generations: a stage before the main one, the attempts of the main one, a stage after it.
-// Between two generations its run has nothing on any node and waits here, in the same loop.
+// Between two generations the run has nothing on any node and waits here, in the same loop.
 
 // waiting is what a run between two generations waits for.
 type waiting struct {
@@ -26,7 +26,7 @@ type waiting struct {
 // placeFor bounds how long a job waits for nodes between two generations.
 const placeFor = 10 * time.Minute
 
-// nextLook is when the next time limit passes; zero: never. Nodes that come or go wake the run anyway.
+// nextLook is when the next time limit passes; zero: never. Nodes that come or go wake the run by themselves.
 func (w *waiting) nextLook(now time.Time) time.Time {
 	if now.Before(w.from) {
 		return w.from
@@ -82,7 +82,7 @@ func (r *run) unproven() []string {
 	return hosts
 }
 
-// waits reports what the job waits for, once.
+// waits reports once what the job waits for.
 func (r *run) waits(text string) {
 	r.viewMu.Lock()
 	said := r.text == text
@@ -98,7 +98,7 @@ func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	now := time.Now()
 	r.wait = &waiting{next: next, from: now.Add(next.Pause), until: now.Add(next.Pause + placeFor), done: out}
 	if r.job.Spec.Service != nil {
-		r.wait.until = time.Time{} // it comes back when there are nodes for it again
+		r.wait.until = time.Time{} // no limit: it comes back when there are nodes for it again
 	}
 	if text := r.againText(next, out); text != "" {
 		r.tell(rendezvous.Progress{Step: rendezvous.StepAgain, Text: text})
@@ -117,11 +117,11 @@ func lastLine(out rendezvous.Outcome) string {
 	return fmt.Sprintf(" (its last line: %s)", lines[len(lines)-1])
 }
 
-// nextGeneration begins the next generation as soon as that is possible; true means that the job is over instead.
+// nextGeneration begins the next generation as soon as possible; over means that the job has ended instead.
 func (r *run) nextGeneration(ctx context.Context) (over bool) {
 	w, now := r.wait, time.Now()
 	switch {
-	case r.verdict != nil: // stopped meanwhile
+	case r.verdict != nil: // stopped in the meantime
 		if failed := w.done.Cause; failed != "" && r.verdict.End == rendezvous.Stopped &&
 			!strings.HasSuffix(r.verdict.Cause, failed) {
 			r.verdict.Cause = fmt.Sprintf("%s while it waited for its next attempt; the last one had failed: %s",
@@ -135,7 +135,7 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 		return false
 	}
 	if hold := r.l.cfg.Hold; hold != nil {
-		if why := hold(); why != "" { // a refusal would cost an attempt, or the first one the job
+		if why := hold(); why != "" { // a refusal would cost an attempt, or end the job at its first one
 			w.from = now.Add(time.Second)
 			r.waits(why)
 			r.publish()
@@ -157,7 +157,7 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 		return r.record(ctx)
 	case err != nil:
 		if r.job.Spec.Service != nil && !r.queued {
-			w.from = now.Add(placeAgain) // its fabric may come up, which wakes nobody
+			w.from = now.Add(placeAgain) // its fabric may come up, which wakes no run
 		}
 		r.waits(err.Error())
 		r.publish()
@@ -174,8 +174,8 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 	return false
 }
 
-// unsure says why another leader may have begun the next generation already;
-// empty where none can have.
+// unsure says why another leader may have begun the next generation already; empty if
+// none can have.
 func (r *run) unsure() string {
 	if !r.found || r.l.cfg.Others == nil {
 		return ""
@@ -184,12 +184,12 @@ func (r *run) unsure() string {
 	if len(hosts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the next attempt waits: %[1]s has not been heard since this machine started, and may have taken the job over; start it, or if it is "+
-		"off for good say so with `sudo sparkrun mark-dead %[1]s`", strings.Join(hosts, " "))
+	return fmt.Sprintf("the next attempt waits: %[1]s has not been heard since this machine started, and may have taken the job over; start it, or, if it is "+
+		"off for good, confirm that with `sudo sparkrun mark-dead %[1]s`", strings.Join(hosts, " "))
 }
 
-// begin takes up a generation that has been recorded. Only now may the nodes forget the one before: a leader that
-// found it in the record and on no node would start it again.
+// begin starts a generation that has been recorded. Only now may the nodes forget the one before: if nodes forgot
+// it earlier, a leader that found it in the record and on no node would start it again.
 func (r *run) begin(job rendezvous.Job) {
 	now := time.Now()
 	r.l.mu.Lock()
@@ -201,7 +201,7 @@ func (r *run) begin(job rendezvous.Job) {
 			p.up, p.known, p.ahead = m.ready && m.boot == p.Boot, true, m.ahead
 		}
 	}
-	r.viewMu.Lock() // with the job: what was said of the last generation must not be told of this one
+	r.viewMu.Lock() // together with the job: what was reported of the last generation must not be reported of this one
 	r.state, r.started, r.text, r.serving = rendezvous.StateStarts, nil, "", serving{}
 	r.viewMu.Unlock()
 	r.l.poke()
@@ -213,8 +213,8 @@ func (r *run) begin(job rendezvous.Job) {
 	r.findCopies()
 }
 
-// forgetAll lets the nodes forget the generation. All are told, also those that seem to be away: one may have come
-// back just now. A node that comes back later is swept. l.mu is held.
+// forgetAll tells all nodes to forget the generation, also those that seem to be away: one may have come back just
+// now. A node that comes back later is swept. l.mu is held.
 func (r *run) forgetAll() {
 	key := r.job.Key()
 	for _, p := range r.placements {
@@ -222,7 +222,7 @@ func (r *run) forgetAll() {
 	}
 }
 
-// died notes a person's word that nothing runs on that node any more.
+// died notes a person's confirmation that nothing runs on that node any more.
 func (r *run) died(id launcher.NodeID) {
 	p := r.placementOf(id)
 	if p == nil || p.up || p.phase == launcher.PhaseEnded {
@@ -236,9 +236,9 @@ func (r *run) died(id launcher.NodeID) {
 // ErrAnswers refuses to mark a node dead.
 var ErrAnswers = errors.New("the node answers")
 
-// MarkDead takes a person's word that a node which does not answer runs nothing any more, because it was switched off
-// or taken away. Jobs with ranks there may then make their next attempt. The caller records the word together with
-// Boots, so that later leaders find it.
+// MarkDead takes a person's confirmation that a node which does not answer runs nothing any more, because it was
+// switched off or taken away. Jobs with ranks there may then make their next attempt. The caller records the
+// confirmation together with Boots, so that later leaders find it.
 func (l *Leader) MarkDead(id launcher.NodeID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,7 +254,7 @@ func (l *Leader) MarkDead(id launcher.NodeID) error {
 	return nil
 }
 
-// Boots names the boots that a person's word about a node covers: those in which unfinished jobs were planned there,
+// Boots lists the boots that a confirmation about a node covers: those in which unfinished jobs were planned there,
 // and the last one that was heard.
 func (l *Leader) Boots(id launcher.NodeID) []string {
 	l.mu.Lock()
@@ -266,7 +266,7 @@ func (l *Leader) Boots(id launcher.NodeID) []string {
 	return boots
 }
 
-// placeNext plans a job's next generation, and holds its nodes for it.
+// placeNext plans a job's next generation and holds its nodes for it.
 func (l *Leader) placeNext(r *run, next rendezvous.Next, done rendezvous.Outcome) (rendezvous.Job, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -285,7 +285,7 @@ func (l *Leader) placeNext(r *run, next rendezvous.Next, done rendezvous.Outcome
 	}
 	if busy := new(busyError); r.queued && errors.As(err, &busy) {
 		place, _ := l.inQueue(r)
-		err = fmt.Errorf("number %d in line; %s", place, busy.why)
+		err = fmt.Errorf("number %d in the queue; %s", place, busy.why)
 	}
 	if err != nil {
 		return job, err
@@ -299,7 +299,7 @@ func (l *Leader) placeNext(r *run, next rendezvous.Next, done rendezvous.Outcome
 	return job, nil
 }
 
-// placeAfter puts the last stage where rank 0 was. l.mu is held.
+// placeAfter places the last stage where rank 0 was. l.mu is held.
 func (l *Leader) placeAfter(last rendezvous.Plan) (rendezvous.Plan, error) {
 	first := last.Nodes[0]
 	if m := l.members[first.Node]; m == nil || !m.ready || m.boot != first.Boot {

@@ -10,13 +10,13 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// A process that the kernel does not let die keeps its memory, its GPU, its port. The job does not wait for it and
-// gets its outcome; the node is drained until the process is gone: what runs there goes on, and nothing new is placed
-// there. The node's ledger has it, so the next leader knows too. A node with an attempt that is not in the record is
-// drained as well (restored.go).
+// A process that the kernel does not let die keeps its memory, its GPU and its port. The job does not wait for it
+// and gets its outcome. The node is drained until the process is gone: what runs there goes on, and nothing new is
+// placed there. This is in the node's ledger, so the next leader knows it too. A node with an attempt that is not
+// in the record is drained as well (restored.go).
 
-// drain takes events about processes that cannot be killed, of any job, also of one whose end is recorded. l.mu is
-// held.
+// drain handles events about processes that cannot be killed, of any job, also of one whose end is recorded. l.mu
+// is held.
 func (l *Leader) drain(ev launcher.Event) {
 	m := l.members[ev.Node]
 	if m == nil {
@@ -28,7 +28,7 @@ func (l *Leader) drain(ev launcher.Event) {
 		l.cfg.Logger.Warn("node drained", "node", ev.Node, "job", ev.Job, "why", ev.Text)
 	case ev.Kind == launcher.Ended && known:
 		delete(m.stuck, ev.Key)
-		l.cfg.Logger.Info("what could not be killed is gone", "node", ev.Node, "job", ev.Job)
+		l.cfg.Logger.Info("process that could not be killed is gone", "node", ev.Node, "job", ev.Job)
 	default:
 		return
 	}
@@ -36,7 +36,7 @@ func (l *Leader) drain(ev launcher.Event) {
 	l.poke()
 }
 
-// drained says why a node gets no ranks; empty where it may.
+// drained says why a node gets no ranks; empty if it may get some.
 func (m *member) drained() string {
 	var texts []string
 	for _, k := range slices.SortedStableFunc(maps.Keys(m.stuck),
@@ -50,7 +50,7 @@ func (m *member) drained() string {
 	return strings.Join(texts, "; ")
 }
 
-// isStuck notes what a node could not kill, and reports it.
+// isStuck notes and reports what a node could not kill.
 func (r *run) isStuck(p *placement, text string) {
 	if text == "" || p.stuck == text {
 		return
@@ -61,8 +61,8 @@ func (r *run) isStuck(p *placement, text string) {
 
 func (p *placement) trouble() string { return fmt.Sprintf("on %s %s", p.Host, p.stuck) }
 
-// anyStuck finds a node with a rank that does not exit although this run is not being ended: the node itself had to
-// end it, or its shim died.
+// anyStuck finds a node with a rank that does not exit although this run is not being ended: the node itself tried
+// to end it, or its shim died.
 func (r *run) anyStuck() *placement {
 	return r.find(func(p *placement) bool {
 		return p.stuck != "" && len(r.exitsOf(p)) < p.Ranks && p.phase != launcher.PhaseEnded

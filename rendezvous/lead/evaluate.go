@@ -11,29 +11,29 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// collectWait is how long the first failure waits for others before the run is ended. What ranks do by themselves
-// until then may explain it better; what they do afterwards may be our doing.
+// collectWait is how long the first failure waits for others before the run is ended. What ranks do until then they
+// do by themselves, and it may explain the failure better; what they do afterwards may be caused by the teardown.
 const collectWait = 50 * time.Millisecond
 
-// causeWait is how long a run waits for the exit of the peer that ranks report as lost: it has closed its connections
-// and may still be exiting, as an interpreter is that has PyTorch to unload.
+// causeWait is how long a run waits for the exit of the peer that ranks report as lost: it has closed its
+// connections and may still be exiting, such as an interpreter that has to unload PyTorch.
 const causeWait = time.Second
 
 // evaluate decides whether the run must end, and why: the first reason stands. A verdict that follows from exits of
-// ranks is in the nodes' ledgers; every other verdict has to be recorded.
+// ranks can be derived from the nodes' ledgers; every other verdict has to be recorded.
 func (r *run) evaluate(now time.Time) {
 	goOn := r.job.Spec.OnFailure == launcher.ContinueOnFailure
 	if r.stepped() && r.culprit() == nil {
-		r.failedAt = time.Time{} // what was seen first is spared, as has turned out
+		r.failedAt = time.Time{} // the first failure turned out to be spared
 	}
 	switch {
 	case r.deserted() != nil && r.rootCause() == nil:
 		if !r.collecting(now) {
 			r.endFor(*r.culprit())
 		}
-	case r.mainDone(): // what the others did since does not matter
+	case r.mainDone(): // what the other ranks did since does not matter
 		r.end(rendezvous.Outcome{End: rendezvous.Completed})
-	case r.anyRefused() != nil && r.ordered: // refused the start itself
+	case r.anyRefused() != nil && r.ordered: // it refused the start
 		r.decide(failed(r.anyRefused().refusal()))
 	case r.anyRefused() != nil:
 		if !r.moreAnswers(now) {
@@ -43,7 +43,7 @@ func (r *run) evaluate(now time.Time) {
 		r.decide(rejected(r.unlikeImages()))
 	case r.anyLost() != nil && !r.ordered && r.fresh:
 		r.decide(rejected(r.anyLost().lost + " before the start: no rank was started"))
-	case r.anyLost() != nil && (!goOn || !r.ordered && r.allKnown()): // the others have not begun
+	case r.anyLost() != nil && (!goOn || !r.ordered && r.allKnown()): // the others have not started ranks
 		r.decide(failed(r.anyLost().lost))
 	case r.anyStuck() != nil && !goOn && r.rootCause() == nil:
 		r.decide(failed(r.anyStuck().trouble()))
@@ -77,8 +77,8 @@ func (r *run) evaluate(now time.Time) {
 	}
 }
 
-// endFor ends the run for a rank's exit. An exit with 0 that counts as a failure has to be recorded: the ledger does
-// not say that it does.
+// endFor ends the run because of a rank's exit. An exit with 0 that counts as a failure has to be recorded, because
+// the ledger does not show that.
 func (r *run) endFor(e launcher.RankExit) {
 	if e.Exit.Failed() {
 		r.end(r.failedBy(e))
@@ -124,8 +124,8 @@ func (r *run) collectUntil() time.Time {
 	return r.failedAt.Add(collectWait)
 }
 
-// conclude ends a run whose ranks have all ended by themselves, but for those on nodes that were given up. Where the
-// others were to go on after a failure, the failure becomes the verdict now.
+// conclude ends a run whose ranks have all ended by themselves, except those on nodes that were given up. If the
+// others were to go on after a failure, that failure becomes the verdict now.
 func (r *run) conclude() {
 	switch root, lost := r.culprit(), r.anyLost(); {
 	case root != nil && lost != nil:
@@ -153,15 +153,16 @@ func (r *run) timedOut(now time.Time) bool {
 }
 
 // decide ends the run for a reason that only this leader may know: a silence, a time limit. The verdict is recorded
-// before it is told or acted upon. Else a next leader, whom the silent node answers, would call a job running that was
-// said to end, or would take ranks that were told to end for stopped by a person and make no other attempt.
+// before it is reported or acted upon. Otherwise the next leader, if the silent node answers it, might report the
+// job as running after its end was announced, or might think that a person stopped ranks which we told to end, and
+// make no other attempt.
 func (r *run) decide(out rendezvous.Outcome) {
 	out.At = time.Now()
 	r.proposed = &out
 	r.propose()
 }
 
-// propose records the verdict. If it is not known whether that worked, the same verdict is proposed again.
+// propose records the verdict. If it is unknown whether that worked, the same verdict is proposed again.
 func (r *run) propose() {
 	if err := r.l.cfg.Recorder.Verdict(r.l.ctx, rendezvous.JobEnd{Key: r.job.Key(), Outcome: *r.proposed}); err != nil {
 		r.l.cfg.Logger.Warn("record verdict", "job", r.job.Spec.ID, "error", err)
@@ -180,9 +181,9 @@ func (r *run) end(out rendezvous.Outcome) {
 	}
 }
 
-// applyVerdict goes on with what an earlier leader has decided.
+// applyVerdict continues with what an earlier leader decided.
 func (r *run) applyVerdict(v rendezvous.Outcome) {
-	stopped := v.End == rendezvous.Stopped // so no other attempt follows, and none begins that waits in the queue
+	stopped := v.End == rendezvous.Stopped // so no other attempt follows, and a queued job does not begin
 	r.noMore = r.noMore || stopped
 	if r.verdict == nil && (r.wait == nil || stopped) {
 		r.end(v)
@@ -196,7 +197,7 @@ func (r *run) find(is func(*placement) bool) *placement {
 	return nil
 }
 
-// anyRefused passes over a node that came back to a job that runs without it.
+// anyRefused ignores a node that came back to a job that runs without it.
 func (r *run) anyRefused() *placement {
 	return r.find(func(p *placement) bool { return p.refused != "" && p.rejoined == 0 })
 }
@@ -211,7 +212,7 @@ func (r *run) endedEarly() *placement {
 	})
 }
 
-// beingEnded tells whether an earlier leader had begun to end the run. Its reason is lost with it, unless a rank's
+// beingEnded tells whether an earlier leader had begun to end the run. Its reason was lost with it, unless a rank's
 // exit or a refusal shows it.
 func (r *run) beingEnded() bool {
 	for _, p := range r.placements {
@@ -222,14 +223,14 @@ func (r *run) beingEnded() bool {
 	return !r.fresh && r.endedEarly() != nil
 }
 
-// allDone tells whether no rank is left to wait for: each has exited, or is on a
-// node that was given up.
+// allDone tells whether no rank is left to wait for: each has exited or is on a node that
+// was given up.
 func (r *run) allDone() bool {
 	return r.find(func(p *placement) bool { return p.lost == "" && len(r.exitsOf(p)) < p.Ranks }) == nil
 }
 
-// downBeforeStart finds a node that is away, once all ledgers are there: a new leader has to wait for them, as ranks
-// may run.
+// downBeforeStart finds a node that is away, once all ledgers are there: a new leader has to wait for them, because
+// ranks may run.
 func (r *run) downBeforeStart() *placement {
 	if !r.allKnown() {
 		return nil
@@ -237,9 +238,9 @@ func (r *run) downBeforeStart() *placement {
 	return r.find(func(p *placement) bool { return !p.up })
 }
 
-// notStarted names the nodes whose ranks have not all started. A node whose stream broke before, or whose disk hangs,
-// counts too: the others do not wait for it without limit. A node that a new leader has not heard yet does not count:
-// its ranks may have run for days.
+// notStarted names the nodes whose ranks have not all started. A node whose stream broke before, or whose disk
+// hangs, counts too: the others wait for it only until the deadline. A node that a new leader has not heard yet
+// does not count: its ranks may have run for days.
 func (r *run) notStarted() string {
 	var late []string
 	for _, p := range r.placements {
@@ -285,7 +286,7 @@ func (r *run) rootCause() *launcher.RankExit {
 func (p *placement) refusal() string { return p.Host + ": " + p.refused }
 
 // answersWait is how long a refusal waits for refusals of other nodes: a user whose program is missing on one node
-// wants to know all nodes that lack it.
+// wants to know every node that lacks it.
 const answersWait = 500 * time.Millisecond
 
 // moreAnswers tells whether a node may still say that it refuses, too.
@@ -297,16 +298,17 @@ func (r *run) moreAnswers(now time.Time) bool {
 		r.find(func(p *placement) bool { return p.up && p.refused == "" && p.phase == launcher.PhaseNone }) != nil
 }
 
-// refusals says who refused and why; a reason that several share is said once.
+// refusals says which nodes refused and why; a reason that several share is given once.
 func (r *run) refusals() string {
 	var reasons []string
 	hosts := map[string][]string{}
-	words := map[string]string{} // in the words of the first node
+	words := map[string]string{} // by reason, as the first node put it
 	for _, p := range r.placements {
 		if p.refused == "" {
 			continue
 		}
-		// Rules name their machine; without the name, equal refusals are told once.
+		// Texts of rules name their machine; without the name, equal refusals can be
+		// merged.
 		reason := strings.NewReplacer(" on "+p.Host+":", " there:", " on "+p.Host+" ", " there ").Replace(p.refused)
 		if hosts[reason] == nil {
 			reasons = append(reasons, reason)
@@ -336,14 +338,14 @@ func (r *run) blame(e launcher.RankExit) string {
 	return text
 }
 
-// outcome completes the verdict with what the ranks reported since.
+// outcome adds to the verdict what the ranks reported since.
 func (r *run) outcome() rendezvous.Outcome {
 	out := *r.verdict
 	out.Exits = nil
 	out.At, out.Started = time.Now(), r.started
 	if r.inherited {
 		switch {
-		case r.mainDone(): // known late: that node's ledger came after those of the others
+		case r.mainDone(): // found out late: that node's ledger came after the others'
 			out.End, out.Cause = rendezvous.Completed, ""
 		case r.rootCause() != nil:
 			out.End = rendezvous.Failed
@@ -372,9 +374,9 @@ func (r *run) outcome() rendezvous.Outcome {
 		out.Root, out.ExitCode, out.Cause = by.Root, by.ExitCode, by.Cause
 		if lost := r.anyLost(); lost != nil && root.Exit.LostPeer {
 			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure,
-				lost.lost+"; what was noticed of it: "+r.blame(*root)
+				lost.lost+"; seen as: "+r.blame(*root)
 		} else if told := r.toldLate(); told != nil && root.Exit.LostPeer {
-			out.Root, out.Cause = told, r.blameLate(*told)+"; what was noticed of it: "+r.blame(*root)
+			out.Root, out.Cause = told, r.blameLate(*told)+"; seen as: "+r.blame(*root)
 		}
 	}
 	for _, text := range r.leftovers() {
@@ -385,7 +387,7 @@ func (r *run) outcome() rendezvous.Outcome {
 	for _, p := range r.placements {
 		for _, e := range r.exitsOf(p) {
 			if e.Exit.Failed() {
-				e.Exit = e.Exit.Bare() // the root's is told in full
+				e.Exit = e.Exit.Bare() // the root's is given in full
 				out.Exits = append(out.Exits, e)
 			}
 		}
@@ -403,8 +405,8 @@ func (r *run) outcome() rendezvous.Outcome {
 	return out
 }
 
-// doneBefore lists the ranks that had exited with 0 by themselves; where the cause is a rank, those before it: others
-// may have waited for them in vain.
+// doneBefore lists the ranks that had exited with 0 by themselves; if a rank is the cause, only those before it:
+// others may have waited for them in vain.
 func (r *run) doneBefore(root *launcher.RankExit) (done []launcher.RankExit) {
 	for _, p := range r.placements {
 		for _, e := range r.exitsOf(p) {

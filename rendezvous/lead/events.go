@@ -9,15 +9,15 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// eventLog is what followers of a job are told. A slow follower slows nobody. Where only the latest entry counts - what
-// the job waits for, how far a pull has come, whether a node is there - the earlier ones are dropped: a job may wait,
-// or run, for months.
+// eventLog is what followers of a job receive. A slow follower slows nobody down. Of entries of which only the
+// latest matters - what the job waits for, the progress of a pull, whether a node is up - earlier ones are dropped:
+// a job may wait or run for months.
 type eventLog struct {
 	mu      sync.Mutex
 	entries []entry
-	last    int           // number of the latest word
+	last    int           // number of the latest entry
 	more    chan struct{} // closed and replaced by tell
-	err     error         // why there will be no end to tell
+	err     error         // why the log ends without StepEnded
 }
 
 // entry is one step, with its number.
@@ -42,7 +42,7 @@ func topicOf(p rendezvous.Progress) topic {
 	case rendezvous.StepNodeDown, rendezvous.StepNodeUp:
 		return topic{step: rendezvous.StepNodeDown, host: p.Host}
 	case rendezvous.StepStage:
-		if p.Host != "" { // about one machine; that a stage is ready is said once
+		if p.Host != "" { // about one machine; that a stage is ready is reported once
 			return topic{step: p.Step, host: p.Host}
 		}
 	}
@@ -58,11 +58,11 @@ func (l *eventLog) add(p rendezvous.Progress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	about := topicOf(p)
-	if about != (topic{}) { // into a slice of its own: followers read the old one
+	if about != (topic{}) { // into a new slice: followers read the old one
 		l.entries = slices.DeleteFunc(slices.Clone(l.entries), func(w entry) bool { return w.topic == about })
 	}
 	l.last++
-	if most := len(l.entries) - maxEntries; most > 0 { // the oldest go, a good many at a time
+	if most := len(l.entries) - maxEntries; most > 0 { // the oldest go, many at a time
 		l.entries = slices.Clone(l.entries[most+maxEntries/4:])
 	}
 	l.entries = append(l.entries, entry{l.last, about, p})
@@ -79,7 +79,7 @@ func (l *eventLog) fail(err error) {
 	l.more = make(chan struct{})
 }
 
-// after gives the entries behind number n.
+// after gives the entries after number n.
 func (l *eventLog) after(n int) ([]entry, <-chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,7 @@ func (l *eventLog) after(n int) ([]entry, <-chan struct{}, error) {
 	return l.entries[i:], l.more, l.err
 }
 
-// follow tells fn everything up to and including StepEnded.
+// follow passes every entry up to StepEnded to fn.
 func (l *eventLog) follow(ctx, leadership context.Context, fn func(rendezvous.Progress) error) error {
 	n := 0
 	for {

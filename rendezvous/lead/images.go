@@ -2,7 +2,7 @@ package lead
 
 import "github.com/sparkrun/sparkrun/launcher"
 
-// unlikeImages says which node has which image, if they differ; empty before all nodes are prepared.
+// unlikeImages says which node has which image if they differ; empty before all nodes are prepared.
 func (r *run) unlikeImages() string {
 	var hosts []string
 	var seen []*launcher.ImageSeen

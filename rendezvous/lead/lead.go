@@ -1,10 +1,9 @@
-// Package lead decides where a job goes, when its ranks may start, when they
-// must end, and what is recorded of it. A leadership is one Leader: opened when
-// it begins, gone when it ends, with nothing left in memory and nothing undone
-// on a node.
+// Package lead decides where a job goes, when its ranks may start, when they must end,
+// and what is recorded of it. A leadership is one Leader: opened when it begins, closed
+// when it ends. Its end leaves nothing in memory and changes nothing on a node.
 //
-// It must not talk to nodes itself (orders leave through Config.Send, facts come
-// in by NodeUp, NodeDown and Event) and must not decide by what gossip says.
+// It must not talk to nodes itself (orders go out through Config.Send, facts come in by
+// NodeUp, NodeDown and Event) and must not decide anything by gossip.
 package lead
 
 import (
@@ -21,9 +20,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Recorder writes the replicated record. Its calls return once the entry is
-// committed, with the record's own errors, or with an error that says that the
-// outcome is unknown; the leadership is over in that case.
+// Recorder writes the replicated record. Its calls return once the entry is committed,
+// with the record's own errors, or with an error if the outcome is unknown; in that case
+// the leadership is over.
 type Recorder interface {
 	Plan(ctx context.Context, job rendezvous.Job) error
 	Stop(ctx context.Context, stop rendezvous.JobStop) error
@@ -31,18 +30,18 @@ type Recorder interface {
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
-// Others are the cluster's other machines, beside what their control streams tell.
+// Others tells about the cluster's other machines what their control streams do not.
 type Others interface {
-	// Answers looks for any sign of life of a node whose control stream is down:
-	// by gossip, on its fabric addresses. It takes a few seconds at most.
+	// Answers looks for any sign of life of a node whose control stream is down: in
+	// gossip and on its fabric addresses. It takes a few seconds at most.
 	Answers(ctx context.Context, members rendezvous.Roster, node rendezvous.Place) bool
-	// Unheard names the hosts that may have taken the cluster over while this machine
-	// was off: those that it has not heard since, and that no person has marked dead.
-	// While there are any, a job that an earlier leader recorded begins no generation,
-	// and does not give these hosts up for their silence. It is asked each second.
+	// Unheard names the hosts that may have taken the cluster over while this machine was
+	// off: it has not heard them since, and nobody has marked them dead. While there are
+	// any, a job that an earlier leader recorded begins no generation and does not give
+	// up these hosts for their silence. It is called each second.
 	Unheard() []string
-	// OnlyHere waits, a second at most, until another machine has what has been
-	// recorded, and names this host if none has.
+	// OnlyHere waits at most a second until another machine has what was recorded, and
+	// names this host if none has.
 	OnlyHere(ctx context.Context) string
 }
 
@@ -51,28 +50,28 @@ type Config struct {
 	Fence    launcher.Fence     // (epoch, term) of this leadership, in every order
 	Record   *rendezvous.Record // read only here
 	Recorder Recorder
-	// Send queues an order on a node's control stream and never blocks; what is
-	// sent while no stream is open is lost, and asked for again after NodeUp.
+	// Send queues an order on a node's control stream and never blocks; what is sent
+	// while no stream is open is lost, and is sent again after NodeUp.
 	Send func(launcher.NodeID, launcher.Order)
-	// Others nil: streams alone tell of the others, none of them can have taken over, and all have
-	// what is recorded.
+	// Others nil: only streams tell about other machines, none of them can have taken over, and all have what is
+	// recorded.
 	Others Others
 	// Fabric chooses the nodes of a job and checks their links; nil: there is no
 	// fabric, and every job meets on management.
 	Fabric Fabric
-	// Hold says why no generation can begin now, for every node would refuse it
-	// (their addresses change); empty where one can. It is asked each second. Nil
-	// holds nothing back.
+	// Hold says why no generation can begin now, because every node would refuse it
+	// (their addresses are being changed); empty if one can. It is called each second.
+	// Nil holds nothing back.
 	Hold   func() string
 	Logger *slog.Logger
 }
 
-// ErrOver tells a caller that this leadership ended under its request. What it
-// asked may or may not have been done: ask the next leader with the same id.
+// ErrOver tells a caller that this leadership ended during its request. What it asked for
+// may or may not have been done: ask the next leader with the same id.
 var ErrOver = errors.New("the leader changed")
 
-// ErrUnknownRetry refuses to start a job whose id was minted before a forced
-// recovery that may have lost it: starting could mean starting twice.
+// ErrUnknownRetry refuses a job whose id was made before a forced recovery, which may
+// have lost the job: starting it could start it twice.
 var ErrUnknownRetry = errors.New("the cluster was recovered since this job was submitted and does not know it")
 
 // Up is what a node says of itself when its control stream opens.
@@ -95,11 +94,11 @@ type member struct {
 	protocol  int
 	inventory envgen.Inventory
 	gpus      int
-	ahead     time.Duration           // of its clock before ours; 0 until it was measured
+	ahead     time.Duration           // how far its clock is ahead of ours; 0 until it was measured
 	retired   bool                    // gets no ranks any more
-	stuck     map[launcher.Key]string // what was killed there and stays
+	stuck     map[launcher.Key]string // what was killed there and does not exit
 	leases    bool
-	echo      echo                  // the last that it was given
+	echo      echo                  // the last one that it was given
 	strays    map[launcher.Key]bool // attempts that run there and are not in the record
 	blank     bool                  // it has lost its copy of the record, and its vote
 }
@@ -118,11 +117,11 @@ type Leader struct {
 	swept   map[sweeping]bool
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no run may start any more
-	running sync.WaitGroup // one per loop of a run
+	running sync.WaitGroup // counts the loops of runs
 }
 
-// Open begins a leadership and adopts every job that the record says runs.
-// It ends with ctx; Close then waits for what it started.
+// Open begins a leadership and adopts every unfinished job of the record. It ends with
+// ctx; Close then waits for what it started.
 func Open(ctx context.Context, cfg Config) *Leader {
 	l := &Leader{
 		cfg: cfg, ctx: ctx, began: time.Now(),
@@ -141,8 +140,8 @@ func Open(ctx context.Context, cfg Config) *Leader {
 	return l
 }
 
-// Close waits until every loop of this leadership has returned. Its context
-// must have ended.
+// Close waits until every loop of this leadership has returned. The context of Open must
+// have ended.
 func (l *Leader) Close() {
 	l.mu.Lock()
 	l.over = true
@@ -160,9 +159,9 @@ func (l *Leader) drive(r *run) {
 	}()
 }
 
-// Launch places and records a job and starts it; a job that is known already
-// is not started again. It returns once the job is recorded: from then on any
-// leader will carry it on. Follow it with Watch.
+// Launch places, records and starts a job; a job that is known already is not started
+// again. It returns once the job is recorded: from then on any leader drives it. Follow
+// it with Watch.
 func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
 	spec = spec.WithDefaults()
 	if err := spec.Validate(); err != nil {
@@ -185,12 +184,12 @@ func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
 	}
 }
 
-// settle is how long members have to open their control streams to a new leader
-// before it says that one is away.
+// settle is how long members have to open their control streams to a new leader before
+// one of them counts as away.
 const settle = 3 * time.Second
 
-// admitSettled admits a job; at the beginning of a leadership it waits for
-// members that are not there yet, rather than refuse for want of them.
+// admitSettled admits a job; at the beginning of a leadership it waits for members that
+// are not there yet instead of refusing the job for lack of them.
 func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*run, error) {
 	settled := time.NewTimer(time.Until(l.began.Add(settle)))
 	defer settled.Stop()
@@ -218,8 +217,8 @@ func (l *Leader) complete() bool {
 	return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return !m.Ready })
 }
 
-// admit finds the run of a job, or places a new one; no run and no error
-// means that the job has ended already.
+// admit finds the run of a job or places a new one; no run and no error means that the
+// job has ended already.
 func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +230,7 @@ func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 	}
 	if job, known := l.cfg.Record.Job(spec.ID); known {
 		if job.Outcome == nil {
-			return nil, ErrOver // it has no run here: recording its plan seemed to fail
+			return nil, ErrOver // it has no run here: recording its plan seemed to have failed
 		}
 		return nil, nil
 	}
@@ -240,7 +239,7 @@ func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 	case spec.Epoch == 0 || c == 0:
 	case c < 0:
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
-	default: // the cluster has been taken over, and this leader has not heard of it yet
+	default: // the cluster was taken over, and this leader does not know yet
 		return nil, fmt.Errorf("job %s was submitted to a later epoch of the cluster than this leader's: %w", spec.ID,
 			ErrOver)
 	}
@@ -270,8 +269,8 @@ func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 	return r, nil
 }
 
-// Stop ends a job: TERM, grace, KILL. Asked again, it may shorten the grace.
-// It returns once that is recorded: no leader begins another generation then. Watch tells of the end.
+// Stop ends a job: TERM, grace, KILL. Called again, it may shorten the grace. It returns once that is recorded: no
+// leader begins another generation then. Watch reports the end.
 func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duration, reason string) error {
 	for {
 		l.mu.Lock()
@@ -295,7 +294,7 @@ func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duratio
 		select {
 		case err := <-answer:
 			return err
-		case <-r.gone: // before it read this, or after: look again
+		case <-r.gone: // before or after it read this: look again
 		case <-ctx.Done():
 			return fmt.Errorf("stop job %s: %w", id, ctx.Err())
 		case <-l.ctx.Done():
@@ -304,8 +303,8 @@ func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duratio
 	}
 }
 
-// Watch tells fn the events of a job from the beginning, as far as this leadership
-// knows them, and goes on until the job or ctx has ended, or fn fails.
+// Watch passes the events of a job to fn from the beginning, as far as this leadership
+// knows them, until the job or ctx has ended, or fn fails.
 func (l *Leader) Watch(ctx context.Context, id launcher.JobID, fn func(rendezvous.Progress) error) error {
 	l.mu.Lock()
 	r := l.runs[id]
@@ -318,7 +317,7 @@ func (l *Leader) Watch(ctx context.Context, id launcher.JobID, fn func(rendezvou
 	case !known && l.ctx.Err() == nil:
 		return fmt.Errorf("job %s: %w", id, rendezvous.ErrNoJob)
 	case !known || job.Outcome == nil:
-		return ErrOver // an unfinished job has a run, unless this leadership has ended
+		return ErrOver // an unfinished job has a run unless this leadership has ended
 	}
 	if err := fn(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: job.Planned, Job: id,
 		Plan: &job.Plan}); err != nil {
@@ -343,15 +342,15 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 			r.status(&out[i])
 			out[i].Line = slices.Index(line, r) + 1
 		case out[i].State == rendezvous.StatePlanned:
-			// This generation has just been recorded; its run still speaks of the one before.
+			// This generation was just recorded; its run still shows the one before.
 			out[i].State = rendezvous.StateStarts
 		}
 	}
 	return out
 }
 
-// letGo forgets a run whose outcome is recorded, and lets the nodes forget it. Both
-// under one lock: a node that comes back is told here, or its attempt is swept.
+// letGo forgets a run whose outcome is recorded, and tells the nodes to forget it. Both
+// happen under one lock: a node that comes back is told here, or its attempt is swept.
 func (l *Leader) letGo(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

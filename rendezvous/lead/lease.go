@@ -8,9 +8,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A job with a lease need not wait until a silent node answers: its shims end the
-// ranks by themselves, a known time after the last echo that the node was given.
-// rendezvous/DESIGN.md has the argument.
+// A job with a lease need not wait until a silent node answers: its shims end the ranks
+// by themselves, a known time after the last echo that the node got. rendezvous/DESIGN.md
+// explains why this is safe.
 
 // echo is a stamp that went back to its node.
 type echo struct {
@@ -19,8 +19,8 @@ type echo struct {
 	stamp launcher.Uptime
 }
 
-// Echo notes that a node is about to be told that this leadership was proven after
-// the node made the stamp, in this boot. It is called before the node can be told.
+// Echo notes that a node is about to get its stamp back: this leadership was proven after
+// the node made the stamp, in this boot. It is called before the node can have the echo.
 func (l *Leader) Echo(id launcher.NodeID, boot string, stamp launcher.Uptime) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,7 +34,7 @@ func (l *Leader) Echo(id launcher.NodeID, boot string, stamp launcher.Uptime) {
 	}
 }
 
-// Leased tells whether a job has a lease to renew: without one no proof is needed.
+// Leased tells whether any job has a lease to renew: without one no proof is needed.
 func (l *Leader) Leased() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,8 +46,8 @@ func (l *Leader) Leased() bool {
 	return false
 }
 
-// lastEcho is the latest moment at which a node may have been given an echo: by this
-// leadership, or before it began by an earlier one.
+// lastEcho is the latest moment at which a node may have got an echo: from this
+// leadership, or before it began from an earlier one.
 func (l *Leader) lastEcho(id launcher.NodeID) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,9 +57,9 @@ func (l *Leader) lastEcho(id launcher.NodeID) time.Time {
 	return l.began
 }
 
-// firstLeases are the stamps from which each node's first lease counts, in the order
-// of placements; nil for a job without a lease. all is false while a node has no
-// recent echo: from an old one the start could come too late.
+// firstLeases are the stamps at which each node's first lease begins, in the order of
+// placements; nil for a job without a lease. all is false while a node has no recent
+// echo: with an old one its lease could be over before the start.
 func (r *run) firstLeases(now time.Time) (stamps []launcher.Uptime, all bool) {
 	lease := r.job.Spec.Lease()
 	if lease == 0 {
@@ -78,8 +78,8 @@ func (r *run) firstLeases(now time.Time) (stamps []launcher.Uptime, all bool) {
 	return stamps, all
 }
 
-// leaseOver is when nothing runs any more on a node that stays silent; zero without
-// a lease, and for a node that is up or has ended.
+// leaseOver is when nothing runs any more on a node that stays silent; zero without a
+// lease, and for a node that is up or whose ranks have ended.
 func (r *run) leaseOver(p *placement) time.Time {
 	if r.job.Spec.Lease() == 0 || p.up || p.phase == launcher.PhaseEnded {
 		return time.Time{}
@@ -87,8 +87,9 @@ func (r *run) leaseOver(p *placement) time.Time {
 	return r.l.lastEcho(p.Node).Add(r.job.Spec.LeaseOver())
 }
 
-// expire marks as ended what ran on silent nodes whose leases are over. now was read
-// before the last echo is looked up: one given in between comes too late for its shim.
+// expire marks as ended what ran on silent nodes whose leases are over. now is read
+// before the last echo is looked up: an echo given in between would come too late for the
+// shim.
 func (r *run) expire(now time.Time) {
 	for _, p := range r.placements {
 		if over := r.leaseOver(p); over.IsZero() || now.Before(over) {
@@ -106,9 +107,9 @@ func (r *run) whyUnproven(hosts []string) string {
 		each = "HOST"
 	}
 	if r.job.Spec.Lease() > 0 {
-		return fmt.Sprintf("the next attempt waits until the leases of what may run on %s are over: at most %s after that machine was heard last, or the leader changed",
+		return fmt.Sprintf("the next attempt waits until the leases of ranks on %s are over: at most %s after that machine was last heard, or the leader changed",
 			on, r.job.Spec.LeaseOver().Round(time.Second))
 	}
-	return fmt.Sprintf("it waits for %s, then starts again: whether ranks still run there is not known; if that machine is off for good "+
-		"say so with `sudo sparkrun mark-dead %s`, and it starts elsewhere", on, each)
+	return fmt.Sprintf("it waits for %s, then starts again: whether ranks still run there is not known; if that machine is off for good, "+
+		"confirm that with `sudo sparkrun mark-dead %s`, and it starts elsewhere", on, each)
 }

@@ -80,7 +80,7 @@ func TestLeaseMakesRoom(t *testing.T) {
 					t.Errorf("prepared again %s after the cut", took)
 				}
 				if waits := strings.Join(tellOf(events, rendezvous.StepWaiting), "; "); !strings.Contains(waits,
-					"leases of what may run on spark3") {
+					"leases of ranks on spark3") {
 					t.Errorf("waits: %q", waits)
 				}
 				lost.heal()
@@ -208,7 +208,7 @@ func TestOldNodeGetsNoLeasedJob(t *testing.T) {
 		w.ready()
 		_, err := w.client(t.Context(), leased())
 		if !errors.Is(err, rendezvous.ErrCannotPlace) || !strings.Contains(err.Error(), "spark3") ||
-			!strings.Contains(err.Error(), "upgraded") {
+			!strings.Contains(err.Error(), "newer sparkrun") {
 			t.Errorf("got %v", err)
 		}
 		plain := spec("pppp", 3, 1)

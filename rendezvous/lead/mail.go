@@ -10,14 +10,14 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// The messages of a run's mailbox. They only note facts; step acts on them.
+// Messages in a run's mailbox. They only note facts; step acts on them.
 
 func (r *run) placementOf(id launcher.NodeID) *placement {
 	return r.find(func(p *placement) bool { return p.Node == id })
 }
 
-// nodeUp takes a node's ledger; the zero entry for this generation means that
-// the node knows nothing of it.
+// nodeUp takes a node's ledger; a missing entry for this generation means that the node
+// knows nothing of it.
 func (r *run) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]launcher.LedgerEntry) {
 	p, e := r.placementOf(id), ledger[r.job.Key()]
 	if p == nil {
@@ -26,7 +26,7 @@ func (r *run) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]la
 	if !p.up {
 		r.tell(rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: p.Host})
 	}
-	back := boot != p.Boot && r.takesBack(p, e) // asked before known is set
+	back := boot != p.Boot && r.takesBack(p, e) // computed before known is set
 	p.up, p.since, p.known = true, time.Now(), true
 	r.moved = p.since
 	p.preparing, p.starting, p.asked, p.ending = false, 0, 0, nil
@@ -40,7 +40,7 @@ func (r *run) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]la
 		r.adoptEntry(p, e)
 	case p.phase == launcher.PhaseEnded:
 	case boot != p.Boot:
-		// A new boot proves that nothing of the old one runs.
+		// A new boot proves that nothing of the old one runs any more.
 		if len(r.exitsOf(p)) < p.Ranks {
 			p.lose("%s restarted", p.Host)
 		}
@@ -56,8 +56,8 @@ func (r *run) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]la
 	}
 }
 
-// lose marks a node as one that cannot do its part any more: for good, even if
-// it comes back. The first reason stands.
+// lose marks a node as unable to do its part: for good, even if it comes back. The first
+// reason stands.
 func (p *placement) lose(format string, args ...any) {
 	if p.lost == "" {
 		p.lost = fmt.Sprintf(format, args...)
@@ -65,7 +65,7 @@ func (p *placement) lose(format string, args ...any) {
 }
 
 func (r *run) adoptEntry(p *placement, e launcher.LedgerEntry) {
-	p.refused = cmp.Or(p.refused, e.Refused) // some refusals are in no ledger
+	p.refused = cmp.Or(p.refused, e.Refused) // some refusals are not in the ledger
 	p.image = cmp.Or(e.Image, p.image)
 	r.isStuck(p, e.Stuck)
 	p.suspended = e.Suspended
@@ -109,7 +109,7 @@ func (r *run) nodeDown(id launcher.NodeID) {
 // event takes one fact from a node's stream.
 func (r *run) event(ev launcher.Event) {
 	p := r.placementOf(ev.Node)
-	if p == nil || ev.Key != r.job.Key() { // it was sent to the generation before
+	if p == nil || ev.Key != r.job.Key() { // it belongs to the generation before
 		return
 	}
 	switch ev.Kind {
@@ -168,7 +168,7 @@ func (r *run) raisePhase(p *placement, to launcher.Phase) bool {
 	return true
 }
 
-// hasRun notes that a node has started all its ranks, and tells once all have.
+// hasRun notes that a node has started all its ranks, and reports it once all nodes have.
 func (r *run) hasRun(p *placement) {
 	if p.ran {
 		return
@@ -198,7 +198,7 @@ func (r *run) stepRuns(p *placement, ev launcher.Event) {
 	}
 }
 
-// tellRunning reports that all ranks run; where there are several steps, that the last one is ready, too.
+// tellRunning reports that all ranks run; with several steps, also that the last one is ready.
 func (r *run) tellRunning() {
 	now := time.Now()
 	r.viewMu.Lock()
@@ -214,7 +214,7 @@ func (r *run) tellRunning() {
 	r.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now, Ports: r.ports})
 }
 
-// allBegun tells whether each of a node's ranks has been exec'd, or could not be.
+// allBegun tells whether each of a node's ranks was exec'd or could not be.
 func (p *placement) allBegun() bool {
 	begun := 0
 	for _, st := range p.ranks {
@@ -226,7 +226,7 @@ func (p *placement) allBegun() bool {
 }
 
 func (r *run) rankIs(p *placement, st launcher.RankStatus) {
-	// A rank that is not the node's own, or an end without an exit, is ignored.
+	// Ignore a rank of another node, and an end without an exit.
 	if st.Rank < p.FirstRank || st.Rank >= p.FirstRank+p.Ranks || st.State == launcher.RankEnded && st.Exit == nil {
 		return
 	}
@@ -243,8 +243,8 @@ func (r *run) rankIs(p *placement, st launcher.RankStatus) {
 	}
 }
 
-// stop records a request to end the job, then obeys it. Like Plan and End it is recorded from the loop, so that no
-// generation begins in between.
+// stop records a request to end the job, then carries it out. Like Plan and End it is recorded from the loop, so
+// that no generation begins in between.
 func (r *run) stop(grace time.Duration, reason string) error {
 	if r.asked == nil || grace < r.asked.Grace {
 		asked := rendezvous.Stop{At: time.Now(), Grace: grace, Reason: reason}
@@ -256,7 +256,7 @@ func (r *run) stop(grace time.Duration, reason string) error {
 	return nil
 }
 
-// applyStop ends the job for a request that is in the record.
+// applyStop ends the job because of a request in the record.
 func (r *run) applyStop(asked rendezvous.Stop) {
 	r.asked, r.noMore = &asked, true
 	if r.verdict == nil {
@@ -266,7 +266,7 @@ func (r *run) applyStop(asked rendezvous.Stop) {
 	r.grace = min(r.grace, asked.Grace)
 }
 
-// publish brings what status shows up to date.
+// publish updates what status shows.
 func (r *run) publish() {
 	r.viewMu.Lock()
 	defer r.viewMu.Unlock()
@@ -284,7 +284,7 @@ func (r *run) publish() {
 			continue
 		}
 		if r.awaySince == nil {
-			r.awaySince = map[string]time.Time{} // a new one: readers hold the last
+			r.awaySince = map[string]time.Time{} // a new map: readers hold the last one
 		}
 		r.away = append(r.away, p.Host)
 		r.awaySince[p.Host] = p.since
@@ -296,13 +296,13 @@ func (r *run) publish() {
 		r.state, r.againAt = rendezvous.StateAgain, &at
 	case r.wait != nil || len(r.unproven()) > 0:
 		r.state = rendezvous.StateWaits
-	case r.verdict != nil || !r.failedAt.IsZero(): // the latter: about to end, and an earlier leader may have said so
+	case r.verdict != nil || !r.failedAt.IsZero(): // failedAt: about to end, and an earlier leader may have said so
 		r.state = rendezvous.StateEnds
 		if r.comesAgain() {
 			r.state = rendezvous.StateAgain
 		}
 	case r.started != nil, !r.fresh && r.allKnown() && r.find(func(p *placement) bool { return p.ran }) != nil:
-		// The second: an earlier leader may have said so, and a node has been lost since.
+		// Second case: an earlier leader may have said so, and a node was lost since.
 		r.state = rendezvous.StateRuns
 	case r.state == rendezvous.StatePlanned && r.allKnown():
 		r.state = rendezvous.StateStarts

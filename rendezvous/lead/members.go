@@ -9,7 +9,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// NodeUp takes what a node says first on a new control stream.
+// NodeUp takes a node's first message on a new control stream.
 func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,11 +40,11 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	}
 }
 
-// sweep lets a node forget an attempt that has no run here: its end was recorded while
-// the node was away, or it is of a side that gave way. What runs of it is ended first.
-// An attempt that runs and is not in the record was lost in a forced recovery, or ended
-// so long ago that it was pruned: only a person can tell, so it is left alone. l.mu is
-// held.
+// sweep tells a node to forget an attempt that has no run here: its end was recorded
+// while the node was away, or it belongs to a side that gave way. What still runs of it
+// is ended first. An attempt that runs and is not in the record was lost in a forced
+// recovery, or its job ended so long ago that it was pruned: only a person can know, so
+// it is left alone. l.mu is held.
 func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
 	if l.current(e.Key) {
 		return
@@ -58,25 +58,25 @@ func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
 	if job, known := l.cfg.Record.Job(e.Job); known && e.Phase == launcher.PhaseStarted {
 		l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence,
 			End: &launcher.End{Key: e.Key, Grace: job.Spec.Grace, Reason: "the job has ended, or goes on elsewhere"}})
-		l.swept[sweeping{id, e.Key}] = true // Event lets the node forget it
+		l.swept[sweeping{id, e.Key}] = true // Event then tells the node to forget it
 		return
 	}
 	l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, Forget: &e.Key})
 }
 
-// sweeping is an attempt that is being ended on a node, which is to forget it then.
+// sweeping is an attempt that is being ended on a node, which is to forget it afterwards.
 type sweeping struct {
 	node launcher.NodeID
 	key  launcher.Key
 }
 
-// current tells whether an attempt is one that this leadership drives. l.mu is held.
+// current tells whether this leadership drives an attempt. l.mu is held.
 func (l *Leader) current(k launcher.Key) bool {
 	r := l.runs[k.Job]
 	return r != nil && r.job.Key() == k
 }
 
-// NodeDown tells that a node's control stream has ended or gone silent.
+// NodeDown notes that a node's control stream has ended or gone silent.
 func (l *Leader) NodeDown(id launcher.NodeID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,7 @@ func (l *Leader) NodeDown(id launcher.NodeID) {
 	}
 }
 
-// Clock takes how far a node's clock is ahead of ours.
+// Clock notes how far a node's clock is ahead of ours.
 func (l *Leader) Clock(id launcher.NodeID, ahead time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,9 +126,9 @@ func (l *Leader) Event(ev launcher.Event) {
 	}
 }
 
-// Retire keeps new ranks away from a member that is to be removed from the
-// record; it refuses while a job has ranks there, for nobody could end them
-// afterwards. Unretire takes it back.
+// Retire keeps new ranks away from a member that is to be removed from the record. It
+// refuses while a job has ranks there, because nobody could end them afterwards. Unretire
+// takes it back.
 func (l *Leader) Retire(id launcher.NodeID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,8 +161,8 @@ func (l *Leader) memberChanged() {
 	l.changed = make(chan struct{})
 }
 
-// Roster lists the members as this leadership sees them, and a channel that is
-// closed by the next change.
+// Roster lists the members as this leadership sees them, and gives a channel that the
+// next change closes.
 func (l *Leader) Roster() (rendezvous.Roster, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,15 +10,15 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// A job that takes GPUs has the GPUs of its nodes and spare nodes for itself, from
-// its first plan to its recorded end, between two attempts too. Jobs that take none,
-// and those that share, neither hold GPUs nor wait for them.
+// A job that takes GPUs has the GPUs of its nodes and spare nodes to itself, from its
+// first plan to its recorded end, also between two attempts. Jobs that take none, and
+// those that share, neither hold GPUs nor wait for them.
 
-// busyError refuses a job for want of free GPUs.
+// busyError refuses a job for lack of free GPUs.
 type busyError struct{ why string }
 
 func (e *busyError) Error() string {
-	return fmt.Sprintf("%v: %s; --wait stands in line, --share shares the GPUs", rendezvous.ErrCannotPlace, e.why)
+	return fmt.Sprintf("%v: %s; use --wait to queue, or --share to share the GPUs", rendezvous.ErrCannotPlace, e.why)
 }
 
 func (e *busyError) Unwrap() error { return rendezvous.ErrCannotPlace }
@@ -35,7 +35,7 @@ func (l *Leader) takes(spec launcher.Spec, id launcher.NodeID) bool {
 	return true
 }
 
-// holders gives the run that holds each node's GPUs, leaving out own. l.mu is held.
+// holders gives the run that holds each node's GPUs, except own. l.mu is held.
 func (l *Leader) holders(own *run) map[launcher.NodeID]*run {
 	held := map[launcher.NodeID]*run{}
 	for _, r := range l.runs {
@@ -55,7 +55,7 @@ func (l *Leader) holders(own *run) map[launcher.NodeID]*run {
 }
 
 // free is the roster without the nodes whose GPUs the job needs and other jobs hold;
-// taken says who holds them, and which are free. l.mu is held.
+// taken says which jobs hold them, and which nodes are free. l.mu is held.
 func (l *Leader) free(spec launcher.Spec, own *run, roster rendezvous.Roster) (free rendezvous.Roster, taken string) {
 	held := l.holders(own)
 	free = slices.Clone(roster)
@@ -97,8 +97,8 @@ func describe(j rendezvous.Job) string {
 	return text
 }
 
-// queue are the runs that wait for their first nodes, the oldest first. Jobs keep
-// their places through a change of leader, for they are in the record. l.mu is held.
+// queue lists the runs that wait for their first nodes, the oldest first. Jobs keep their
+// places when the leader changes, because they are in the record. l.mu is held.
 func (l *Leader) queue() []*run {
 	var line []*run
 	for _, r := range l.runs {
@@ -114,9 +114,9 @@ func cameBefore(a, b *run) int {
 	return cmp.Or(a.job.Planned.Compare(b.job.Planned), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
 }
 
-// inQueue is the place of a run in the queue, from 1, and the run that is first; nil
-// if there is none. Every run in the queue asks at every turn, so nothing is sorted.
-// l.mu is held.
+// inQueue is the place of a run in the queue, from 1, and the run that is first; nil if
+// there is none. Every queued run calls it at every turn, so nothing is sorted. l.mu is
+// held.
 func (l *Leader) inQueue(r *run) (place int, first *run) {
 	place = 1
 	for _, other := range l.runs {
@@ -133,9 +133,9 @@ func (l *Leader) inQueue(r *run) (place int, first *run) {
 	return place, first
 }
 
-// before is the run that has to be placed before a job that takes GPUs: the first of
-// the queue, even if this job needs fewer nodes, or wide jobs would wait for ever. A
-// job that has its nodes is in no queue. l.mu is held.
+// before is the run that has to be placed before a job that takes GPUs: the first of the
+// queue, even if this job needs fewer nodes, because otherwise wide jobs would wait for
+// ever. A job that has its nodes does not queue. l.mu is held.
 func (l *Leader) before(spec launcher.Spec, r *run, roster rendezvous.Roster) *run {
 	takes := func(m rendezvous.Member) bool { return l.takes(spec, m.ID) }
 	if r != nil && !r.queued || !slices.ContainsFunc(roster, takes) {

@@ -94,7 +94,7 @@ func TestWaitingForGPUs(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if err := r.leader.Launch(t.Context(), gpuJob("zzzz", 1)); err == nil ||
-			!strings.Contains(err.Error(), "job dddd stands in line before it") {
+			!strings.Contains(err.Error(), "job dddd is before it in the queue") {
 			t.Errorf("who does not wait: %v", err)
 		}
 		status := func(r *reign) []string {
@@ -178,13 +178,13 @@ func TestTakenGPUsAreNamed(t *testing.T) {
 		on := gpuJob("cccc", 1)
 		on.On = []string{"spark2"}
 		err := r.leader.Launch(t.Context(), on)
-		if want := "GPUs are taken: spark2 by job aaaa (tiny); free: spark4 (not asked for); --wait"; err == nil ||
+		if want := "GPUs are taken: spark2 by job aaaa (tiny); free: spark4 (not asked for); use --wait"; err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 		wide := gpuJob("dddd", 2)
 		err = r.leader.Launch(t.Context(), wide)
-		if want := "spark1 by job aaaa (tiny), spark2 by job aaaa (tiny), spark3 by job bbbb; free: spark4; --wait"; err == nil || !strings.Contains(err.Error(), want) {
+		if want := "spark1 by job aaaa (tiny), spark2 by job aaaa (tiny), spark3 by job bbbb; free: spark4; use --wait"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 		plan, findings, err := r.leader.Place(wide)

@@ -14,21 +14,21 @@ import (
 type Fabric interface {
 	// Derive works out how the nodes are joined.
 	Derive([]envgen.NodeView) (envgen.Topology, error)
-	// Preflight says what a job on the nodes, which meet at the entries, would
-	// run into: errors stop it.
+	// Preflight says which problems a job on the nodes, meeting at the entries, would
+	// have: errors stop it.
 	Preflight(envgen.Topology, []envgen.NodeView, []envgen.Entry) []envgen.Finding
 }
 
-// derived is a topology and the roster it is of.
+// derived is a topology and the roster that it was derived from.
 type derived struct {
 	topology envgen.Topology
-	changed  <-chan struct{} // of the members' state that it was made of
+	changed  <-chan struct{} // closed when the members' state has changed since
 	nodes    []rendezvous.Node
 }
 
-// Place says where a job would go, and what is wrong with the fabric there: an error
-// among the findings would refuse the job. GPUs that are taken may be free at the
-// launch: it says by whom they are taken, and plans as if they were free. It starts
+// Place says where a job would go and what is wrong with the fabric there: with an error
+// among the findings the job would be refused. GPUs that are taken may be free at the
+// launch: Place says which job has them and plans as if they were free. It starts
 // nothing.
 func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
 	l.mu.Lock()
@@ -42,9 +42,9 @@ func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, e
 	if err != nil {
 		return plan, findings, err
 	}
-	then, remedy := "a launch would be refused", "--wait stands in line, --share shares the GPUs"
+	then, remedy := "a launch would be refused", "use --wait to queue, or --share to share the GPUs"
 	if spec.Wait {
-		then, remedy = "a launch would stand in line", "sparkrun ps"
+		then, remedy = "a launch would queue", "sparkrun ps"
 	}
 	taken := func(p rendezvous.Place, text string) {
 		findings = append(findings,
@@ -58,13 +58,13 @@ func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, e
 		}
 	}
 	if first := l.before(spec, nil, roster); first != nil {
-		taken(rendezvous.Place{}, describe(first.job)+" waits for GPUs before it")
+		taken(rendezvous.Place{}, describe(first.job)+" is before it in the queue for GPUs")
 	}
 	return plan, findings, nil
 }
 
 // placeJob plans a job's first generation, or with the job's run a later one: with as
-// many nodes as there are, down to its minimum, and the spare ones. l.mu is held.
+// many nodes as are available, down to its minimum, plus the spare ones. l.mu is held.
 func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen.Finding, error) {
 	var former rendezvous.Former
 	if r != nil && r.job.Plan.Generation > 0 {
@@ -76,7 +76,7 @@ func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen
 	}
 	roster := l.available(spec)
 	if first := l.before(spec, r, roster); first != nil {
-		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " stands in line before it"}
+		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " is before it in the queue"}
 	}
 	free, taken := l.free(spec, r, roster)
 	plan, findings, err := l.fit(spec, free, former, least)
@@ -88,17 +88,17 @@ func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen
 	return plan, findings, err
 }
 
-// fit plans a job on the nodes of a roster that are ready. l.mu is held.
+// fit plans a job on the ready nodes of a roster. l.mu is held.
 func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former,
 	least int) (rendezvous.Plan, []envgen.Finding, error) {
 	again := len(former.Nodes) > 0
-	if again || spec.Spare > 0 || least < spec.Nodes { // hosts that are away may be replaced
+	if again || spec.Spare > 0 || least < spec.Nodes { // other hosts may replace those that are away
 		spec.On = slices.DeleteFunc(slices.Clone(spec.On), func(h string) bool {
 			return !slices.ContainsFunc(roster,
 				func(m rendezvous.Member) bool { return m.Host == h && m.Ready && m.Drained == "" }) && len(spec.On) > least
 		})
 	}
-	var last error // with the fewest nodes
+	var last error // of the attempt with the fewest nodes
 	for n := spec.Nodes; n >= least; n-- {
 		spec.Nodes = n
 		plan, findings, err := l.place(spec, roster, former)
@@ -116,8 +116,8 @@ func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, former rendez
 	return rendezvous.Plan{}, nil, last
 }
 
-// spares picks nodes that are ready and that the plan does not use. A first attempt
-// has to have them all; later ones take what is left.
+// spares picks ready nodes that the plan does not use. A first attempt needs all of them;
+// later ones take what is left.
 func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, again bool) ([]rendezvous.Holding,
 	error) {
 	var held []rendezvous.Holding
@@ -141,7 +141,7 @@ func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, 
 	return held, nil
 }
 
-// available is the roster as placement may use it for a job. l.mu is held.
+// available is the roster that placement may use for a job. l.mu is held.
 func (l *Leader) available(spec launcher.Spec) rendezvous.Roster {
 	roster := l.roster()
 	for i, m := range roster {
@@ -150,14 +150,14 @@ func (l *Leader) available(spec launcher.Spec) rendezvous.Roster {
 		case s.retired:
 			roster[i].Ready = false
 		case spec.Lease() > 0 && !s.leases && m.Ready && m.Drained == "":
-			roster[i].Drained = "for --on-partition end its sparkrun has to be upgraded"
+			roster[i].Drained = "--on-partition end needs a newer sparkrun there"
 		}
 	}
 	return roster
 }
 
-// place makes a plan and its preflight: where the job was, unless the fabric refuses that
-// and not another choice. l.mu is held.
+// place makes a plan and its preflight: on the job's former nodes, unless the fabric
+// refuses these and accepts another choice. l.mu is held.
 func (l *Leader) place(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former) (rendezvous.Plan,
 	[]envgen.Finding, error) {
 	plan, findings, err := l.placeAt(spec, roster, former)
@@ -190,8 +190,8 @@ func (l *Leader) placeAt(spec launcher.Spec, roster rendezvous.Roster, former re
 	return plan, findings, nil
 }
 
-// topology is how the members that are ready are joined, worked out once for
-// each change of the roster. l.mu is held.
+// topology is how the ready members are joined, derived once for each change of the
+// roster. l.mu is held.
 func (l *Leader) topology(roster rendezvous.Roster) (envgen.Topology, error) {
 	if l.cfg.Fabric == nil {
 		return envgen.Topology{}, nil

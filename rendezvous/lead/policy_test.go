@@ -270,7 +270,7 @@ func TestLostPeersComeLast(t *testing.T) {
 		if _, err := w.client(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		want := "spark2 has not answered for 20s; what was noticed of it: rank 0 on spark1: exit 1: Connection closed by peer"
+		want := "spark2 has not answered for 20s; seen as: rank 0 on spark1: exit 1: Connection closed by peer"
 		if out := mustOutcome(t, w, "jjjj"); out.ExitCode != 125 || out.Root != nil || out.Cause != want {
 			t.Errorf("outcome %+v", out)
 		}

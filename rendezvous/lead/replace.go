@@ -8,11 +8,12 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Ranks of a stage with Replace are restarted where they were, while the rest of the job runs on: one that is lost,
-// and all of a machine that was rebooted. MaxRestarts bounds this as it bounds attempts. Nothing of it is in the
-// record: a node's ledger counts the restarts of its ranks, and a new boot proves that nothing of the last one runs.
+// Ranks of a stage with Replace are restarted where they were while the rest of the job runs on: a rank that is
+// lost, and all ranks of a machine that was rebooted. MaxRestarts bounds this as it bounds attempts. None of this
+// is in the record: a node's ledger counts the restarts of its ranks, and a new boot proves that nothing of the
+// last one runs.
 
-// restart is a rank's next restart, which has yet to begin.
+// restart is a rank's next restart, which has not begun yet.
 type restart struct {
 	again int
 	at    time.Time // not before
@@ -27,7 +28,7 @@ func (r *run) replaces(p *placement, rank int) bool {
 	return k >= 0 && r.steps[k].Replace
 }
 
-// replacesAll tells that of all ranks of a node.
+// replacesAll tells whether all ranks of a node are replaced.
 func (r *run) replacesAll(p *placement) bool {
 	for rank := p.FirstRank; rank < p.FirstRank+p.Ranks; rank++ {
 		if !r.replaces(p, rank) {
@@ -37,7 +38,7 @@ func (r *run) replacesAll(p *placement) bool {
 	return true
 }
 
-// replaced counts the restarts of ranks and nodes in this generation, those that are about to begin included.
+// replaced counts the restarts of ranks and nodes in this generation, including those that are about to begin.
 func (r *run) replaced() (n int) {
 	for _, p := range r.placements {
 		n += p.rejoined
@@ -52,7 +53,7 @@ func (r *run) mayReplace() bool {
 	return r.verdict == nil && r.proposed == nil && !r.noMore && r.job.Plan.Restarts+r.replaced() < r.job.Spec.MaxRestarts
 }
 
-// restartRanks has lost ranks start again where they were.
+// restartRanks restarts lost ranks where they were.
 func (r *run) restartRanks(now time.Time) {
 	if !r.stepped() || !r.allKnown() {
 		return
@@ -86,7 +87,8 @@ func (r *run) restartRanks(now time.Time) {
 	}
 }
 
-// pauseBefore a rank's restart doubles with each that it has had.
+// pauseBefore is the pause before a rank's restart: it doubles with each restart that the
+// rank has had.
 func pauseBefore(restarts int) time.Duration {
 	return min(time.Second<<min(restarts, 6), time.Minute)
 }
@@ -106,14 +108,14 @@ func (r *run) nextRestartAt() (at time.Time) {
 	return at
 }
 
-// withoutIt says how the job goes on when it has lost a rank; -1: all ranks of a machine.
+// withoutIt says how the job goes on after the loss of a rank; -1: of all ranks of a machine.
 func (r *run) withoutIt(p *placement, rank int) string {
 	next := p.next[rank]
 	switch {
 	case rank >= 0 && next.again > p.ranks[rank].Again:
 		return fmt.Sprintf("; the job goes on, and it starts again in %s (%s)", pauseBefore(next.again-1), r.countOf())
 	case rank < 0 && r.replacesAll(p) && r.mayReplace():
-		return "; the job goes on, and it starts again there once the machine was started anew"
+		return "; the job goes on, and it starts again there once the machine is back"
 	}
 	return "; the job goes on without it"
 }
@@ -122,7 +124,7 @@ func (r *run) countOf() string {
 	return fmt.Sprintf("%d of %d", r.job.Plan.Restarts+r.replaced(), r.job.Spec.MaxRestarts)
 }
 
-// takesBack tells whether a rebooted node may start its ranks again. Where an earlier leader has had it do so, it has
+// takesBack tells whether a rebooted node may start its ranks again. If an earlier leader had it do so, it has
 // ranks, whatever happened to the job since: the record knows only the boot that was planned.
 func (r *run) takesBack(p *placement, e launcher.LedgerEntry) bool {
 	if !r.replacesAll(p) {
@@ -135,7 +137,7 @@ func (r *run) takesBack(p *placement, e launcher.LedgerEntry) bool {
 		(e.Phase > launcher.PhaseNone || r.mayReplace())
 }
 
-// rejoin resets a placement to a node that has nothing of the job yet.
+// rejoin resets the placement of a node that has nothing of the job yet.
 func (r *run) rejoin(p *placement, boot string) {
 	p.Boot, p.phase, p.ran = boot, launcher.PhaseNone, false
 	p.lost, p.refused, p.stuck, p.image, p.suspended = "", "", "", nil, false
@@ -143,7 +145,7 @@ func (r *run) rejoin(p *placement, boot string) {
 	p.rejoined++
 	delete(r.lost, "away "+p.Host)
 	r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host,
-		Text: fmt.Sprintf("%s%s has been started anew, and takes part again (%s)", r.stageOf(p.FirstRank), p.Host,
+		Text: fmt.Sprintf("%s%s was rebooted and takes part again (%s)", r.stageOf(p.FirstRank), p.Host,
 			r.countOf())})
 }
 

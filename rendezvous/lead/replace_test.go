@@ -120,8 +120,8 @@ func TestMachineComesAgain(t *testing.T) {
 					t.Errorf("%d lives of ranks, want 4 and 1 more", n)
 				}
 				want := []string{
-					"stage workers, spark3 does not answer; the job goes on, and it starts again there once the machine was started anew",
-					"stage workers, spark3 has been started anew, and takes part again (1 of 2)",
+					"stage workers, spark3 does not answer; the job goes on, and it starts again there once the machine is back",
+					"stage workers, spark3 was rebooted and takes part again (1 of 2)",
 				}
 				if d := cmp.Diff(want, of(events)); !heirs && d != "" {
 					t.Error(d)

@@ -14,8 +14,8 @@ import (
 )
 
 // run drives one job, a generation at a time. It is a state machine with a mailbox: after each message, step
-// compares the state of every planned node with the state that is wanted, and sends the orders that are missing.
-// A new leader runs the same step on the nodes' ledgers, so adopting a job needs no code of its own.
+// compares the state of every planned node with the state that is wanted, and sends the orders that are missing. A
+// new leader runs the same step on the nodes' ledgers, so adopting a job needs no separate code.
 type run struct {
 	l      *Leader
 	job    rendezvous.Job // changed by the loop, under l.mu
@@ -24,47 +24,47 @@ type run struct {
 	// Both are guarded by l.mu.
 	pending *rendezvous.Plan
 	queued  bool
-	// findings are the preflight's warnings; only the leader that planned knows them.
+	// findings are the preflight's warnings; only the leader that made the plan has them.
 	findings []envgen.Finding
 
 	fresh   bool          // to be recorded first
 	planned chan struct{} // closed once the plan is recorded, or cannot be
 	planErr error         // written before planned is closed
-	gone    chan struct{} // closed when the loop is over: what is in the mailbox then is read by nobody
+	gone    chan struct{} // closed when the loop is over: nobody reads the mailbox then
 
 	mail chan struct{} // has room for one: "the mailbox is not empty"
 	mbMu sync.Mutex
 	box  []func()
 
-	// Below: the loop's own.
+	// Only the loop uses what follows.
 	placements []*placement
 	port       int
 	deadline   time.Time // for the last rank to be started
-	refusedAt  time.Time // of the first refusal; zero while there is none
-	failedAt   time.Time // when the first failure was seen; zero while there is none
-	ordered    bool      // Start has been sent, or a ledger says that it was
+	refusedAt  time.Time // of the first refusal; zero: none
+	failedAt   time.Time // when the first failure was seen; zero: none
+	ordered    bool      // Start was sent, by us or, as a ledger shows, by an earlier leader
 	// verdict is why the run is being ended. Where it names a rank (Root), an earlier exit may turn out to explain
 	// it better.
 	verdict   *rendezvous.Outcome
-	proposed  *rendezvous.Outcome // a verdict that is yet to be recorded
-	proposeAt time.Time           // again
-	// inherited: an earlier leader was ending the run. Its reason is worked out again once all ledgers are there.
+	proposed  *rendezvous.Outcome // a verdict that has still to be recorded
+	proposeAt time.Time           // of the next try
+	// inherited: an earlier leader was ending the run. The reason is derived again once all ledgers are there.
 	inherited bool
 	wait      *waiting // between two generations
-	noMore    bool     // no other generation follows: somebody has asked for the end
+	noMore    bool     // no other generation follows: somebody asked for the end
 	asked     *rendezvous.Stop
 	grace     time.Duration // of the End that is wanted
-	found     bool          // an earlier leader recorded it
-	overtaken bool          // the record has got something newer of it from elsewhere
-	copying   bool          // whether others have the plan is being found out
-	ranAt     *time.Time    // when all ranks ran, to be told after that
+	found     bool          // an earlier leader recorded the job
+	overtaken bool          // the record has a newer state of the job from another side
+	copying   bool          // findCopies is at work
+	ranAt     *time.Time    // when all ranks ran; reported once copying is over
 	stepping
 
 	viewMu  sync.Mutex // guards what status reads
 	state   rendezvous.State
 	started *time.Time
 	away    []string
-	// These two are replaced whole, never changed.
+	// These two are replaced as a whole, never changed in place.
 	awaySince map[string]time.Time
 	suspended []string
 	done      []int  // ranks that have exited with 0
@@ -73,7 +73,7 @@ type run struct {
 	serving
 }
 
-// placement is one planned node. What was sent is remembered for the present control stream only: a new stream
+// placement is one planned node. What was sent is remembered for the current control stream only: a new stream
 // begins with a ledger, and what the ledger lacks is sent again.
 type placement struct {
 	rendezvous.Place
@@ -81,24 +81,24 @@ type placement struct {
 	up       bool
 	since    time.Time // of the last change of up
 	heard    time.Time // the last sign of life of a node that is not up
-	askAt    time.Time // when to look for the next one
+	askAt    time.Time // when to look for the next sign of life
 	asking   bool
-	known    bool          // its phase is known: fresh, or told by a ledger
-	ahead    time.Duration // of its clock before ours
-	rebooted bool          // nothing of the boot it was planned in is left: it was booted anew, or a person says so
-	lost     string        // why it cannot do its part any more: empty, or a sentence
-	stuck    string        // what was killed there and stays
-	// suspended: its ranks were stopped by a signal of their user's.
+	known    bool          // its phase is known: the job is fresh, or a ledger said so
+	ahead    time.Duration // how far its clock is ahead of ours
+	rebooted bool          // nothing of the planned boot is left: it was rebooted, or a person confirmed that it is off
+	lost     string        // why it cannot do its part any more, a sentence; empty: it can
+	stuck    string        // what was killed there and does not exit
+	// suspended: its ranks were stopped by a signal from their user.
 	suspended bool
 
 	phase   launcher.Phase
 	refused string
-	image   *launcher.ImageSeen // what it has of the ranks' image; nil: not told
+	image   *launcher.ImageSeen // its image for the ranks; nil: not reported
 	ran     bool                // all its ranks have been started
 	ranks   map[int]*launcher.RankStatus
 	probes  map[int]probed  // by step
-	next    map[int]restart // by rank, of those that are replaced
-	// rejoined counts the boots after the one that was planned, in which it took part again.
+	next    map[int]restart // by rank, for ranks that are replaced
+	// rejoined counts the boots after the planned one in which it took part again.
 	rejoined int
 
 	preparing       bool
@@ -107,7 +107,7 @@ type placement struct {
 }
 
 // newRun makes the run of a recorded job. The state of its nodes is not known before their ledgers arrive; until
-// then nobody is told that the job is starting, for it may have started long ago.
+// then nobody is told that the job is starting, because it may have started long ago.
 func newRun(l *Leader, job rendezvous.Job) *run {
 	r := &run{
 		l: l, job: job, events: newEventLog(), planned: make(chan struct{}), gone: make(chan struct{}),
@@ -124,7 +124,7 @@ func newRun(l *Leader, job rendezvous.Job) *run {
 	return r
 }
 
-// freshRun makes the run of a job that is in no record and on no node yet.
+// freshRun makes the run of a job that is neither in the record nor on any node yet.
 func freshRun(l *Leader, job rendezvous.Job) *run {
 	r := newRun(l, job)
 	r.fresh, r.state = true, rendezvous.StateStarts
@@ -152,14 +152,14 @@ func (r *run) plan(ctx context.Context) error {
 	return nil
 }
 
-// findCopies finds out whether the plan is recorded on one machine only, and reports that. The start does not wait
-// for it, but the report that all ranks run does: a follower that leaves then has been told.
+// findCopies finds out whether the plan is recorded on one machine only, and reports it. The start does not wait
+// for this, but the report that all ranks run does: a follower that leaves at that report then knows.
 func (r *run) findCopies() {
 	if r.l.cfg.Others == nil {
 		return
 	}
 	r.copying = true
-	r.l.running.Go(func() { // the loop that asks keeps it above zero
+	r.l.running.Go(func() { // safe: the calling loop keeps the count above zero
 		host := r.l.cfg.Others.OnlyHere(r.l.ctx)
 		r.post(func() {
 			r.copying = false
@@ -208,7 +208,7 @@ func (r *run) takeMail() []func() {
 	return msgs
 }
 
-// loop ends when the outcome is recorded, or with the leadership, which leaves the nodes as they are.
+// loop ends when the outcome is recorded, or with the leadership, which leaves nodes as they are.
 func (r *run) loop(ctx context.Context) {
 	defer close(r.gone)
 	r.planErr = r.plan(ctx)
@@ -234,7 +234,7 @@ func (r *run) loop(ctx context.Context) {
 		case over:
 			return
 		case again:
-			timer.Reset(time.Second) // could not be recorded: again, while we lead
+			timer.Reset(time.Second) // could not be recorded: try again while we lead
 		default:
 			if next := r.nextDeadline(); !next.IsZero() {
 				timer.Reset(time.Until(next))
@@ -249,8 +249,7 @@ func (r *run) loop(ctx context.Context) {
 	}
 }
 
-// turn is one round of the loop: over, when the outcome is recorded; again, when
-// it could not be.
+// turn is one round of the loop. over: the outcome is recorded; again: it could not be.
 func (r *run) turn(ctx context.Context) (over, again bool) {
 	if r.wait == nil && r.step(time.Now()) {
 		out := r.outcome()
@@ -283,7 +282,7 @@ func (r *run) step(now time.Time) (done bool) {
 		r.propose()
 	}
 	if r.proposed != nil {
-		return false // nothing is told or begun meanwhile
+		return false // nothing is reported or begun in the meantime
 	}
 	if r.verdict == nil {
 		r.advance()
@@ -303,9 +302,9 @@ func (r *run) step(now time.Time) (done bool) {
 	return r.verdict != nil && r.find(func(p *placement) bool { return !r.over(p) }) == nil
 }
 
-// over tells whether nothing more is expected of a node: it has ended, or it is lost, or what is left there cannot be
-// killed, or it is away and was never told to start. A node that comes back is told to end what it has all the same:
-// here while the run is being ended, later by the leader's sweep.
+// over tells whether nothing more is expected of a node: its ranks have ended, or it is lost, or what is left there
+// cannot be killed, or it is away and was never told to start. If it comes back it is told to end what it has
+// anyway: here while the run is being ended, later by the leader's sweep.
 func (r *run) over(p *placement) bool {
 	if p.up {
 		return p.phase == launcher.PhaseEnded || p.stuck != "" && !r.mustProve()
@@ -318,10 +317,10 @@ func (r *run) allKnown() bool { return r.find(func(p *placement) bool { return !
 // advance moves the run forward: prepare on all nodes, then start on all.
 func (r *run) advance() {
 	if r.job.Restored != nil {
-		return // it may have been prepared, started and ended since
+		return // it may have been prepared, started and ended since the backup
 	}
 	if r.stepped() && !r.placements[0].known {
-		return // the head's ports, which others are told, are in its ledger
+		return // the head's ports, which the others need, are in its ledger
 	}
 	prepared := 0
 	for _, p := range r.placements {
@@ -334,8 +333,8 @@ func (r *run) advance() {
 			r.send(p, launcher.Order{Prepare: &a})
 		}
 	}
-	// No rank starts before all nodes are prepared. A node that was rebooted counts as ended, and may never have been
-	// prepared. Where an earlier leader had begun to start, all were.
+	// No rank starts before all nodes are prepared. A rebooted node counts as ended and may never have been
+	// prepared. If an earlier leader had begun to start, all were prepared.
 	if prepared < len(r.placements) && !r.ordered {
 		return
 	}
@@ -366,7 +365,7 @@ func (r *run) advance() {
 	}
 }
 
-// mayStart tells whether a node still has to be told to start a step.
+// mayStart tells whether a node must and may be told now to start a step.
 func (r *run) mayStart(p *placement, k int) bool {
 	if !p.up || p.starting&(1<<k) != 0 {
 		return false
@@ -377,8 +376,8 @@ func (r *run) mayStart(p *placement, k int) bool {
 	return (p.phase == launcher.PhasePrepared || p.phase == launcher.PhaseStarted) && !r.begun(p, k)
 }
 
-// teardown tells every node that may have ranks of the run to end them. A node that knows nothing of the run answers
-// at once, and refuses an order that comes late.
+// teardown tells every node that may have ranks of the run to end them. A node that knows nothing of the run
+// answers at once, and refuses orders that come later.
 func (r *run) teardown() {
 	now := time.Now()
 	for _, p := range r.placements {
@@ -415,7 +414,7 @@ func (r *run) nextDeadline() time.Time {
 	switch {
 	case r.proposed != nil:
 		return r.proposeAt
-	case r.verdict == nil && !r.failedAt.IsZero(): // other limits may pass before: the failure is evaluated first
+	case r.verdict == nil && !r.failedAt.IsZero(): // other limits may pass earlier: the failure is evaluated first
 		return r.collectUntil()
 	}
 	if at := r.stalledAt(); r.verdict == nil && !at.IsZero() {
@@ -459,11 +458,11 @@ func (r *run) nextDeadline() time.Time {
 	return next
 }
 
-// record writes the outcome, lets the nodes forget, and tells the followers.
+// record writes the outcome, tells the nodes to forget the run, and tells the followers.
 func (r *run) record(ctx context.Context) bool {
 	out := r.outcome()
 	if out.End == rendezvous.Rejected && r.job.Plan.Generation > 1 {
-		out.End = rendezvous.Failed // ranks of earlier generations have run
+		out.End = rendezvous.Failed // not Rejected: ranks of earlier generations have run
 	}
 	if text := r.job.AttemptText(); text != "" && out.End == rendezvous.Failed {
 		out.Cause += " (" + text + ")"
@@ -473,7 +472,7 @@ func (r *run) record(ctx context.Context) bool {
 	}
 	err := r.l.cfg.Recorder.End(ctx, rendezvous.JobEnd{Key: r.job.Key(), Outcome: out})
 	if errors.Is(err, rendezvous.ErrJobEnded) {
-		// An earlier write, whose result was unknown, has been committed after all.
+		// An earlier write whose result was unknown was committed after all.
 		if job, ok := r.l.cfg.Record.Job(r.job.Spec.ID); ok && job.Outcome != nil {
 			out, err = *job.Outcome, nil
 		}
@@ -482,7 +481,7 @@ func (r *run) record(ctx context.Context) bool {
 		r.l.cfg.Logger.Warn("record outcome", "job", r.job.Spec.ID, "error", err)
 		return false
 	}
-	only := "" // asked before letGo: afterwards followers are answered from the record, which does not know it
+	only := "" // computed before letGo: afterwards followers are answered from the record, which lacks it
 	if r.l.cfg.Others != nil {
 		only = r.l.cfg.Others.OnlyHere(ctx)
 	}

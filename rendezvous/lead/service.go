@@ -10,22 +10,22 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// What a leader does for services alone. Rank 0's node looks at the service, under any leader and under none, and
-// reports what it sees.
+// What a leader does only for services. Rank 0's node probes the service, with or without a leader, and reports
+// what it sees.
 
-// serving is what a leader knows of a service; guarded by viewMu.
+// serving is what a leader knows about a service; guarded by viewMu.
 type serving struct {
-	seen *launcher.ServiceSeen // replaced whole, never changed; nil: nothing was reported in this generation
-	told int                   // how many changes of its state were put into the event log
+	seen *launcher.ServiceSeen // replaced as a whole; nil: nothing was reported in this generation
+	told int                   // number of its state changes in the event log
 }
 
 // Bounds for services.
 const (
-	placeAgain = 5 * time.Second // between two looks for nodes of its next generation
-	maxServes  = 200             // changes of its state in the event log of one generation
+	placeAgain = 5 * time.Second // between two tries to place its next generation
+	maxServes  = 200             // state changes in the event log of one generation
 )
 
-// servedIs takes what rank 0's node has seen of the service.
+// servedIs takes what rank 0's node saw of the service.
 func (r *run) servedIs(p *placement, now *launcher.ServiceSeen) {
 	if now == nil || p.rank != 0 || r.job.Spec.Service == nil || r.job.Plan.Stage != "" {
 		return
@@ -47,7 +47,7 @@ func (r *run) servedIs(p *placement, now *launcher.ServiceSeen) {
 	}
 	text := servesText(old, now)
 	if from := r.job.MovedFrom(); from != "" && (old == nil || old.State == launcher.ServiceStarting) {
-		text += fmt.Sprintf("; it was on %s before: its URL is another one now", from)
+		text += fmt.Sprintf("; it was on %s before: its URL has changed", from)
 	}
 	r.l.cfg.Logger.Info("service", "job", r.job.Spec.ID, "state", now.State, "text", text)
 	if !quiet {
@@ -62,15 +62,15 @@ func servesText(old, now *launcher.ServiceSeen) string {
 	case old == nil || old.State == launcher.ServiceStarting:
 		return "the service answers at http://" + now.Addr
 	}
-	return fmt.Sprintf("the service is well again; it was %s for %s", old.State,
+	return fmt.Sprintf("the service is healthy again; it was %s for %s", old.State,
 		now.Since.Sub(old.Since).Round(time.Second))
 }
 
 // wasReady tells whether the service has answered in this generation.
 func (r *run) wasReady() bool { return r.seen != nil && r.seen.Ready != nil }
 
-// wedged says that a service with --on-wedge restart is stuck; empty: it is not, or it has no attempt left, and then
-// only a stop ends it.
+// wedged says that a service with --on-wedge restart is stuck; empty: it is not, or it has no attempt left, in
+// which case only a stop ends it.
 func (r *run) wedged(now time.Time) string {
 	v := r.job.Spec.Service
 	if v == nil || v.OnWedge != launcher.WedgeRestart || r.seen == nil || r.seen.State != launcher.ServiceWedged ||
@@ -80,8 +80,8 @@ func (r *run) wedged(now time.Time) string {
 	return "the service was wedged: " + r.seen.Text
 }
 
-// deserted finds the first rank of a service that ended with 0, which no server should. vLLM does that also when one
-// of its processes has died. A rank that left because it had lost a peer is the cause only where no other is known.
+// deserted finds the first rank of a service that exited with 0, which no server should do; vLLM does when one of
+// its processes has died. A rank that left because it had lost a peer is the cause only if no other is known.
 func (r *run) deserted() (first *launcher.RankExit) {
 	if !r.serves() {
 		return nil
@@ -99,7 +99,7 @@ func (r *run) deserted() (first *launcher.RankExit) {
 	return first
 }
 
-// culprit is the rank that caused the end; of a service it may be one that ended with 0.
+// culprit is the rank that caused the end; for a service it may be one that exited with 0.
 func (r *run) culprit() *launcher.RankExit {
 	failed, left := r.rootCause(), r.deserted()
 	switch {
@@ -116,8 +116,8 @@ func (r *run) culprit() *launcher.RankExit {
 	return failed
 }
 
-// toldLate finds a rank of a service whose output names a cause although the rank had to be ended: a server that has
-// lost a process may take long to exit.
+// toldLate finds a rank of a service that we had to end but whose output names a cause: a server that has lost a
+// process may take long to exit.
 func (r *run) toldLate() (first *launcher.RankExit) {
 	if !r.serves() {
 		return nil
@@ -136,7 +136,7 @@ func (r *run) blameLate(e launcher.RankExit) string {
 	return r.stageOf(e.Rank) + fmt.Sprintf("%s on %s: %s", r.job.Spec.Process(e.Rank), e.Host, e.Exit.Words)
 }
 
-// serves tells whether this generation is a service's server.
+// serves tells whether this generation is the server of a service.
 func (r *run) serves() bool { return r.job.Spec.Service != nil && r.job.Plan.Stage == "" }
 
 // losses completes the outcome of a service: which of its machines were lost.
@@ -146,10 +146,10 @@ func (r *run) losses(out *rendezvous.Outcome) {
 	}
 	gone := func(p *placement) bool { return p.lost != "" || p.rebooted }
 	out.Lost = r.find(gone) != nil
-	// Where a rank ended first, this is a failure like any. Silence alone may restart a service with --autostart, but
-	// proves nothing for others.
+	// If a rank ended first, this is an ordinary failure. Silence alone may restart a service with --autostart, but
+	// proves nothing for other jobs.
 	proven := func(p *placement) bool {
-		away := p.lost != "" || !p.up && p.phase != launcher.PhaseEnded // it may be marked lost in a moment
+		away := p.lost != "" || !p.up && p.phase != launcher.PhaseEnded // it may be about to be marked lost
 		return p.rebooted || r.job.Spec.Service.Autostart && away
 	}
 	out.AllLost = out.Root == nil && r.find(func(p *placement) bool { return !proven(p) }) == nil
@@ -158,7 +158,7 @@ func (r *run) losses(out *rendezvous.Outcome) {
 	}
 }
 
-// retried tells whether another attempt follows where this one fails.
+// retried tells whether another attempt follows if this one fails.
 func retried(spec launcher.Spec) bool {
 	return spec.MaxRestarts > 0 || spec.Service != nil && spec.Service.Restarts > 0
 }
@@ -190,7 +190,7 @@ func (l *Leader) Autostart(ctx context.Context, id launcher.JobID, on bool,
 		return fmt.Errorf("job %s: %w", id, rendezvous.ErrJobEnded)
 	}
 	answer := make(chan error, 1)
-	r.post(func() { // in the loop, so that no generation begins with the former value
+	r.post(func() { // in the loop, so that no generation begins with the old value
 		err := record(l.ctx, rendezvous.JobService{Job: id, Autostart: on})
 		if err == nil {
 			l.mu.Lock()

@@ -157,7 +157,7 @@ func TestServiceLostPeer(t *testing.T) {
 		"it fails": {launcher.Exit{Signal: 9}, 500 * time.Millisecond, "",
 			"stage main, rank 1 on spark2: killed by SIGKILL (9) (--restart no)"},
 		"it has to be ended": {launcher.Exit{}, time.Hour, words,
-			"stage main, rank 1 on spark2: " + words + "; what was noticed of it: " + noticed + " (--restart no)"},
+			"stage main, rank 1 on spark2: " + words + "; seen as: " + noticed + " (--restart no)"},
 		"nothing is known of it": {launcher.Exit{}, time.Hour, "", noticed + " (--restart no)"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -431,7 +431,7 @@ func TestServiceStays(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		want := []string{"the service answers at http://10.0.0.2:8000", "the service answers at http://10.0.0.2:8000",
-			"the service answers at http://10.0.0.1:8000; it was on spark2 before: its URL is another one now"}
+			"the service answers at http://10.0.0.1:8000; it was on spark2 before: its URL has changed"}
 		if d := cmp.Diff(want, told); d != "" {
 			t.Error(d)
 		}

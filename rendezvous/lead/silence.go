@@ -7,16 +7,16 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A node is silent when neither its control stream nor anything that Others.Answers
-// asks answers. A management switch that fails breaks the streams and no rank.
+// A node is silent when its control stream is down and Others.Answers finds no sign of
+// life. A management switch that fails breaks the streams but no rank.
 
-// askEvery bounds how often a node without a stream is looked for elsewhere.
+// askEvery bounds how often Others.Answers is called for a node without a stream.
 const (
 	askEvery = 15 * time.Second
 	askSoon  = time.Second
 )
 
-// giveUpSilent marks nodes lost that have been silent for the node time-out.
+// giveUpSilent marks nodes as lost that have been silent for the node time-out.
 func (r *run) giveUpSilent(now time.Time) {
 	for _, p := range r.placements {
 		switch until := r.giveUpAt(p); {
@@ -29,8 +29,8 @@ func (r *run) giveUpSilent(now time.Time) {
 	}
 }
 
-// patience is how long a silent node is waited for. While a run is being ended it has
-// an upper bound, so that the outcome comes.
+// patience is how long to wait for a silent node. While a run is being ended it has an
+// upper bound, so that there will be an outcome.
 func (r *run) patience() time.Duration {
 	if r.verdict != nil {
 		return min(r.job.Spec.NodeTimeout, launcher.DefaultNodeTimeout)
@@ -51,21 +51,21 @@ func (r *run) giveUpAt(p *placement) time.Time {
 	return p.heard.Add(r.patience())
 }
 
-// mayBeLed tells whether a silent host may follow another leader by now, which goes on
-// with this job. Its silence must end nothing here: at a reunion that end would count
-// as the newer state.
+// mayBeLed tells whether a silent host may by now follow another leader that goes on with
+// this job. Its silence must not end the job here: at a reunion that end would count as
+// the newer state.
 func (r *run) mayBeLed(host string) bool {
 	return r.found && r.l.cfg.Others != nil && slices.Contains(r.l.cfg.Others.Unheard(), host)
 }
 
-// ask looks for a sign of life, beside the loop.
+// ask looks for a sign of life in a goroutine of its own.
 func (r *run) ask(p *placement, now time.Time) {
 	p.askAt = now.Add(max(askSoon, min(askEvery, r.patience()/4)))
 	if r.l.cfg.Others == nil {
 		return
 	}
 	p.asking = true
-	r.l.running.Go(func() { // the loop that asks keeps it above zero
+	r.l.running.Go(func() { // safe: the calling loop keeps the count above zero
 		roster, _ := r.l.Roster()
 		answers := r.l.cfg.Others.Answers(r.l.ctx, roster, p.Place)
 		r.post(func() {

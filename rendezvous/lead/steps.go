@@ -10,21 +10,21 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// A generation may hold several stages (steps), started one after the other: each once the one before is ready. What
-// has been started is in the nodes' ledgers, and probes may be asked again, so a new leader needs no record of this.
+// A generation may have several stages (steps), each started once the one before is ready. What was started is in
+// the nodes' ledgers, and probes can be run again, so a new leader needs no record of this.
 
-// stepping is how far a generation's steps have come.
+// stepping is the progress of a generation's steps.
 type stepping struct {
 	steps    []launcher.Stage
 	ports    map[string]launcher.Ports // the head's, by name
 	ready    []bool                    // by step
-	all      bool                      // the last one is ready, and that was reported
+	all      bool                      // the last one is ready, and this was reported
 	since    time.Time                 // when the present step was begun
-	moved    time.Time                 // when something last moved in it
-	saidAt   time.Time                 // when it was last said what is waited for,
+	moved    time.Time                 // when it last made progress
+	saidAt   time.Time                 // when it was last reported what the step waits for,
 	saidWhat string                    // and what
-	unsaid   bool                      // that has changed since
-	lost     map[string]bool           // losses of spared ranks and nodes that were reported
+	unsaid   bool                      // it has changed since
+	lost     map[string]bool           // reported losses of spared ranks and nodes
 	ended    time.Time                 // when the verdict was set
 }
 
@@ -37,24 +37,24 @@ func newStepping(job rendezvous.Job, now time.Time) stepping {
 	return st
 }
 
-// probed is what a node has last said of the probes of a step.
+// probed is a node's last report about the probes of a step.
 type probed struct {
 	text, last string
 	moved      int64
 	passed     bool
 }
 
-// How often it is reported what a step waits for: without a change, and at most with changes. The longer the wait, the
-// rarer: a load of an hour makes some hundred lines.
+// How often it is reported what a step waits for: without a change, and at most with changes. The longer the wait,
+// the rarer the reports: loading for an hour makes about a hundred lines.
 const (
 	sayEvery = 30 * time.Second
 	sayLeast = time.Second
 )
 
-// stepped tells whether the generation has steps, rather than one start.
+// stepped tells whether the generation has steps instead of one start.
 func (r *run) stepped() bool { return r.job.Plan.Stage == "" && r.job.Spec.Stepped() }
 
-// present is the first step that is not ready; len(steps) once all are.
+// present is the first step that is not ready; len(steps) if all are.
 func (r *run) present() int {
 	if k := slices.Index(r.ready, false); k >= 0 {
 		return k
@@ -62,7 +62,7 @@ func (r *run) present() int {
 	return len(r.steps)
 }
 
-// begun tells whether each rank of a step on a node has been exec'd, or could not be.
+// begun tells whether each rank of a step on a node was exec'd or could not be.
 func (r *run) begun(p *placement, k int) bool {
 	if !r.steps[k].On(p.rank) {
 		return true
@@ -87,7 +87,7 @@ func (r *run) ranksOf(p *placement, k int) (ranks []int) {
 	return ranks
 }
 
-// stageOf names the stage of a rank, as the beginning of a sentence; empty where a job has only one.
+// stageOf names the stage of a rank, to begin a sentence with; empty if the job has only one.
 func (r *run) stageOf(rank int) string {
 	if !r.stepped() {
 		return ""
@@ -100,7 +100,7 @@ func (r *run) stageOf(rank int) string {
 	return ""
 }
 
-// firstUnready marks the steps that have become ready, in order, reports them, and gives the first one that is not.
+// firstUnready marks and reports, in order, the steps that have become ready, and gives the first one that is not.
 func (r *run) firstUnready(now time.Time) int {
 	for k := r.present(); k < len(r.steps); k++ {
 		if !r.isReady(k) {
@@ -119,8 +119,8 @@ func (r *run) firstUnready(now time.Time) int {
 	return len(r.steps)
 }
 
-// isReady tells whether the step after this one may be started. Where it was started already, an earlier leader has
-// found this one ready.
+// isReady tells whether the next step may be started. If that was started already, an earlier leader found this one
+// ready.
 func (r *run) isReady(k int) bool {
 	if r.job.Spec.Service != nil && r.job.Plan.Stage == "" {
 		if r.wasReady() {
@@ -158,8 +158,8 @@ func (r *run) isReady(k int) bool {
 	return ready
 }
 
-// allBegun tells whether nothing is left to be started in a run that was adopted from an earlier leader. No ledger has
-// whether the last step was ready, and its probes might never pass again, because of a rank that was spared since.
+// allBegun tells whether nothing is left to start in a run that was adopted from an earlier leader. No ledger says
+// whether the last step was ready, and its probes might never pass again because of a rank that was spared since.
 func (r *run) allBegun() bool {
 	if r.fresh || !r.allKnown() {
 		return false
@@ -189,7 +189,8 @@ func (r *run) probedIs(p *placement, ev launcher.Event) {
 	p.probes[ev.Step] = now
 }
 
-// waitsItsTurn tells whether all that a node has yet to start is of later steps.
+// waitsItsTurn tells whether all ranks that a node has still to start belong to later
+// steps.
 func (r *run) waitsItsTurn(p *placement) bool {
 	for k := range min(r.present()+1, len(r.steps)) {
 		if !r.begun(p, k) {
@@ -199,7 +200,7 @@ func (r *run) waitsItsTurn(p *placement) bool {
 	return r.stepped()
 }
 
-// sayWaits reports what the present step waits for, when that changes and now and then.
+// sayWaits reports what the current step waits for, when that changes and from time to time.
 func (r *run) sayWaits(now time.Time) {
 	k := r.present()
 	if !r.stepped() || !r.ordered || k == len(r.steps) {
@@ -242,8 +243,8 @@ func (r *run) waitedFor(k int) string {
 		case told && !probe.passed:
 			words = append(words, probe.text+" ("+p.Host+")")
 		case !told && r.steps[k].AskedOn(p.rank):
-			text := "no word yet"
-			if ready := r.steps[k].Ready; len(ready) > 0 { // the machine that probes may be another than those that start
+			text := "no report yet"
+			if ready := r.steps[k].Ready; len(ready) > 0 { // the machine that probes may not be one that starts ranks
 				text = ready[0].What + ": " + text
 			}
 			words = append(words, text+" ("+p.Host+")")
@@ -252,7 +253,7 @@ func (r *run) waitedFor(k int) string {
 	return strings.Join(append(late, words...), "; ")
 }
 
-// stalledAt is when the patience with the present step ends; zero while none is waited for.
+// stalledAt is when the patience with the current step ends; zero if there is none to wait for.
 func (r *run) stalledAt() time.Time {
 	k := r.present()
 	if !r.stepped() || !r.ordered || !r.allKnown() || k == len(r.steps) || r.job.Restored != nil {
@@ -275,23 +276,23 @@ func (r *run) stalled(now time.Time) bool {
 	return !at.IsZero() && !now.Before(at)
 }
 
-// whyStalled names the stage, the nodes, and the last that is known of them.
+// whyStalled names the stage, the nodes, and the last report of each.
 func (r *run) whyStalled() string {
 	k := r.present()
-	text := fmt.Sprintf("stage %s is not ready, and for %s nothing has moved in it: %s", r.steps[k].Name,
+	text := fmt.Sprintf("stage %s is not ready, and has made no progress for %s: %s", r.steps[k].Name,
 		r.stalledAt().Sub(r.moved), r.waitedFor(k))
 	for _, p := range r.placements {
 		if probe := p.probes[k]; probe.last != "" {
-			text += fmt.Sprintf("\n  the last lines of it on %s:\n    %s", p.Host,
+			text += fmt.Sprintf("\n  its last lines on %s:\n    %s", p.Host,
 				strings.ReplaceAll(probe.last, "\n", "\n    "))
 		}
 	}
 	return text
 }
 
-// spared tells whether the job goes on without a rank: its stage allows that and was ready, and the rank is replaced or
-// there is no other attempt that would bring it back. In an adopted run a rank counts as spared until all ledgers are
-// there.
+// spared tells whether the job goes on without a rank: its stage allows that and was ready, and the rank is
+// replaced, or no other attempt would bring it back. In an adopted run a rank counts as spared until all ledgers
+// are there.
 func (r *run) spared(p *placement, rank int) bool {
 	if !r.stepped() || retried(r.job.Spec) && !r.replaces(p, rank) {
 		return false
@@ -300,7 +301,7 @@ func (r *run) spared(p *placement, rank int) bool {
 	return k >= 0 && r.steps[k].Spares && (r.ready[k] || !r.fresh && !r.allKnown() || r.allBegun())
 }
 
-// sparedAll tells that of all ranks of a node.
+// sparedAll tells whether all ranks of a node are spared.
 func (r *run) sparedAll(p *placement) bool {
 	for rank := p.FirstRank; rank < p.FirstRank+p.Ranks; rank++ {
 		if !r.spared(p, rank) {
@@ -310,7 +311,7 @@ func (r *run) sparedAll(p *placement) bool {
 	return true
 }
 
-// tellSpared reports each loss that ends nothing, once.
+// tellSpared reports, once, each loss that does not end the job.
 func (r *run) tellSpared() {
 	if !r.stepped() || r.verdict != nil || !r.allKnown() {
 		return
@@ -344,7 +345,7 @@ func (r *run) tellSpared() {
 	}
 }
 
-// mainDone tells whether the main stage has completed; the other stages are there only for it.
+// mainDone tells whether the main stage has completed; the other stages exist only for it.
 func (r *run) mainDone() bool {
 	if !r.stepped() || len(r.steps) < 2 || r.job.Spec.Service != nil {
 		return false
@@ -361,7 +362,7 @@ func (r *run) mainDone() bool {
 	return true
 }
 
-// leftEarly finds a rank that has ended with 0 while the main stage needs it.
+// leftEarly finds a rank that exited with 0 while the main stage needs it.
 func (r *run) leftEarly() *launcher.RankExit {
 	if !r.stepped() {
 		return nil
@@ -380,12 +381,12 @@ func (r *run) leftEarly() *launcher.RankExit {
 // reverseWait bounds, added to the grace, how long nodes with earlier stages wait for the end of later ones.
 const reverseWait = 2 * time.Second
 
-// firstStep is the first step that a node has ranks of.
+// firstStep is the first step of which a node has ranks.
 func (r *run) firstStep(p *placement) int {
 	return slices.IndexFunc(r.steps, func(st launcher.Stage) bool { return st.On(p.rank) })
 }
 
-// endsLater tells whether a node's end waits: when a job has completed, what was started last ends first.
+// endsLater tells whether a node's end has to wait: when a job has completed, what was started last ends first.
 func (r *run) endsLater(p *placement, now time.Time) bool {
 	if !r.stepped() || r.verdict.End != rendezvous.Completed || !now.Before(r.ended.Add(r.grace+reverseWait)) {
 		return false

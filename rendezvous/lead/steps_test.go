@@ -112,7 +112,7 @@ func TestStepsThatFail(t *testing.T) {
 		ranks  int
 	}{
 		"nothing moves": {waits: "1 of 3 nodes",
-			want: "stage workers is not ready, and for 1m0s nothing has moved in it: 1 of 3 nodes (spark1)", code: 125,
+			want: "stage workers is not ready, and has made no progress for 1m0s: 1 of 3 nodes (spark1)", code: 125,
 			ranks: 3},
 		"the head, while others wait": {ends: map[int]launcher.Exit{0: {Code: 3}}, waits: "1 of 3 nodes",
 			want: "stage head, rank 0 on spark1: exit 3", code: 3, ranks: 3},

@@ -50,7 +50,7 @@ func TestFromALaptop(t *testing.T) {
 		}
 		return r
 	}
-	says(login(l.on("spark2", "sparkrun", "token", "create").must(t).out, 1), 1, "it lets in a node, and this is a client")
+	says(login(l.on("spark2", "sparkrun", "token", "create").must(t).out, 1), 1, "it admits a node, and this is a client")
 	token := l.on("spark2", "sparkrun", "token", "create", "--role", "client", "--user", "fay").must(t).out
 	says(login(token, 0), 0, "context lab: fay in cluster", "3 machines")
 	says(run("logout", "nonesuch"), 1, "no such context")

@@ -189,7 +189,7 @@ func TestRayAlone(t *testing.T) {
 	l.do("kill", "spark3")
 	l.hears("stage ray-workers, spark3 does not answer")
 	l.do("start", "spark3")
-	l.hears("stage ray-workers, spark3 has been started anew, and takes part again (")
+	l.hears("stage ray-workers, spark3 was rebooted and takes part again (")
 	eventually(t, rayWait, "three nodes", func() bool {
 		return strings.Contains(submit(job...).out, "sees 3")
 	})
@@ -256,7 +256,7 @@ func TestRayInBoxes(t *testing.T) {
 	l.hears("stage ray-workers, spark2 does not answer")
 	l.do("start", "spark2")
 	l.do("engine", "spark2")
-	l.hears("stage ray-workers, spark2 has been started anew, and takes part again (")
+	l.hears("stage ray-workers, spark2 was rebooted and takes part again (")
 	eventually(t, rayWait, "two nodes, one of them started anew", seesTwo)
 	if strings.Contains(l.said(), "starts again in") {
 		t.Errorf("a try was lost: %s", l.said())

@@ -79,7 +79,7 @@ func TestPickAJob(t *testing.T) {
 			t.Errorf("%s: %s, %v, want %s", text, j.Spec.ID, err, want)
 		}
 	}
-	for text, want := range map[string]string{"none": "ps --all", "": "name one", "aaaa": "it could be aaaa1, aaaa2"} {
+	for text, want := range map[string]string{"none": "ps --all", "": "give one", "aaaa": "it could be aaaa1, aaaa2"} {
 		if j, err := pick(jobs, text); !errors.Is(err, rendezvous.ErrNoJob) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %s, %v, want %q", text, j.Spec.ID, err, want)
 		}

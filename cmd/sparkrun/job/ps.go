@@ -154,7 +154,7 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 			exit = strconv.Itoa(*l.ExitCode)
 		}
 		if l.Line > 0 {
-			state += fmt.Sprintf(" (number %d in line)", l.Line)
+			state += fmt.Sprintf(" (number %d in the queue)", l.Line)
 		}
 		if l.Stage != nil {
 			state += " (--" + *l.Stage + ")"

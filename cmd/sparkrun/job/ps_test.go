@@ -26,7 +26,7 @@ func TestPs(t *testing.T) {
 		{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"},
 		{"aaaa", "-", "exec", "spark1,spark2,spark3,+3", "failed", "61m", "7"},
 		{"bbbb", "train", "torchrun", "spark1,spark2", "running (suspended) (spark2 away)", "90s", "-"},
-		{"cccc", "-", "exec", "-", "waiting (number 2 in line)", "90s",
+		{"cccc", "-", "exec", "-", "waiting (number 2 in the queue)", "90s",
 			"-"}, // no column is left empty: scripts cut at blanks
 		{"dddd", "-", "exec", "spark1", "unknown (attempt 2 of 3) (spark1 away 40s)", "90s", "-"},
 	}

@@ -136,7 +136,7 @@ func BindLaunch(fs *pflag.FlagSet, o *Options) {
 	fs.Var(app.GPUCount{G: &job.GPUs, None: &r.NoGPUs}, "gpus",
 		"GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and "+
 			"ib-test none, all others all)")
-	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
+	fs.BoolVar(&job.Wait, "wait", false, "queue while other jobs have the GPUs, instead of being refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false,
 		"start although the fabric between the machines is broken, or a model has no room on one")
