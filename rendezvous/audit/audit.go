@@ -1,10 +1,9 @@
-// Package audit keeps one node's list of who did what: a line of JSON for each
-// thing that matters to trust, in a file that only grows until it is put aside.
+// Package audit keeps one node's audit log of who did what: a JSON line for each event
+// that matters to trust, in a file that only grows until it is rotated.
 //
-// It decides how a line looks, which ends of a call are no outcome, how fast the
-// unauthenticated may fill the list, and when the file is put aside. It must not decide which calls are
-// worth a line, must not be given a secret, and must never hold up what it tells of: a line that cannot be written
-// is counted, and the log says so.
+// It decides how a line looks, which errors of a call are not an outcome, how fast unauthenticated callers may fill
+// the log, and when the file is rotated. It must not decide which calls get a line, must not be given a secret, and
+// must never delay what it records: a line that cannot be written is reported in the agent's log.
 package audit
 
 import (
@@ -21,10 +20,10 @@ import (
 	"time"
 )
 
-// Outcome of what was tried.
+// Outcome of an attempted action.
 type Outcome string
 
-// OK: it was done. Refused: trust or the rules said no. Failed: it was allowed and did not work.
+// OK: it was done. Refused: it was not allowed. Failed: it was allowed but did not work.
 const (
 	OK      Outcome = "ok"
 	Refused Outcome = "refused"
@@ -37,40 +36,40 @@ type Line struct {
 	What    string    `json:"what"`             // join, launch, ...
 	Who     string    `json:"who,omitempty"`    // a user, a member's host, a newcomer's claim
 	UID     *uint32   `json:"uid,omitempty"`    // of a user
-	From    string    `json:"from,omitempty"`   // the host on which it was asked, or an address
+	From    string    `json:"from,omitempty"`   // the host on which it was requested, or an address
 	Client  string    `json:"client,omitempty"` // id of the client that a user called from
 	On      string    `json:"on,omitempty"`     // the job, host or token it is about
 	Outcome Outcome   `json:"outcome"`
 	Why     string    `json:"why,omitempty"`
-	// Dropped counts lines that were left out since the last one of this source, or of anybody unauthenticated.
+	// Dropped counts lines left out since the last one of this source, or of any unauthenticated caller.
 	Dropped int `json:"dropped,omitempty"`
-	// Again counts what was the same, and got no line of its own, since the last one of its kind; see Often.
+	// Again counts equal events without a line of their own since the last line of this kind; see Often.
 	Again int `json:"again,omitempty"`
 }
 
-// Config of a Log. Zero numbers take the default named.
+// Config of a Log. Zero numbers mean the default named.
 type Config struct {
 	Path string // of the file, 0600; older ones are Path.1, Path.2 ...
-	// MaxBytes is the size at which a file is put aside; default 8 MiB.
+	// MaxBytes is the size at which the file is rotated; default 8 MiB.
 	MaxBytes int64
-	// Keep is how many files put aside are kept; default 4.
+	// Keep is how many rotated files are kept; default 4.
 	Keep int
-	// Unauthenticated is how many lines of the unauthenticated are taken at once, default 20; Again is the time after which one more is, default 1 s.
-	// At worst 86,400 lines of 300 bytes a day come from outside.
+	// Unauthenticated is how many lines of unauthenticated callers are written in a burst, default 20; Again is the
+	// time after which one more is, default 1 s. So at most 86,400 lines of 300 bytes a day come from outside.
 	Unauthenticated int
 	Again           time.Duration
-	// SourceBytes is how much one member or user may write at once, default 1 MiB; SourceBps how much more a second, default
-	// 24 (2 MB a day). Beyond it their lines are counted, not written, so that a flood of theirs does not have the others'
-	// put aside: by all of MaxBytes and Keep it takes one of them two weeks.
+	// SourceBytes is how many bytes one member or user may write in a burst, default 1 MiB; SourceBps how many more
+	// per second, default 24 (2 MB a day). Beyond that their lines are counted, not written, so that a flood does
+	// not rotate the others' lines away: to fill MaxBytes times Keep takes one source two weeks.
 	SourceBytes int64
 	SourceBps   int64
-	// Often is how long what has got a line by Log.Often gets no other; default 1 min.
+	// Often is how long an event that got a line by Log.Often gets no other; default 1 min.
 	Often  time.Duration
 	Now    func() time.Time // nil means time.Now
 	Logger *slog.Logger     // nil discards
 }
 
-// Log is the open list. Its methods may be called from anywhere.
+// Log is the open audit log. Its methods may be called from any goroutine.
 type Log struct {
 	cfg Config
 
@@ -79,7 +78,7 @@ type Log struct {
 	size    int64
 	failing bool
 
-	tokens  int // lines that the unauthenticated may still write
+	tokens  int // lines that unauthenticated callers may still write
 	refill  time.Time
 	dropped int
 
@@ -87,7 +86,7 @@ type Log struct {
 	sources map[string]*bucket // by Line.Who
 }
 
-// kind is what lines have in common that Often takes for the same.
+// kind is what lines have in common that Often treats as equal.
 type kind struct {
 	what, who, from, client, on string
 	outcome                     Outcome
@@ -95,13 +94,13 @@ type kind struct {
 
 type often struct {
 	since time.Time // of the line that was written
-	more  int       // have come since
+	more  int       // events since then
 }
 
-// maxKinds is how many kinds are kept in mind before those that are over are looked for.
+// maxKinds is how many kinds are remembered before expired ones are removed.
 const maxKinds = 4096
 
-// Open opens the list, or begins it.
+// Open opens the log, or creates it.
 func Open(cfg Config) (*Log, error) {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = 8 << 20
@@ -138,7 +137,7 @@ func Open(cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// open is called with l.mu held, or before anybody else has l.
+// open is called with l.mu held, or before l is shared.
 func (l *Log) open() error {
 	f, err := os.OpenFile(l.cfg.Path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -159,29 +158,29 @@ func (l *Log) Add(line Line) {
 	l.write(line)
 }
 
-// bucket is what a source may still write: a user, on whichever machine and by whichever client, or a member.
+// bucket is what a source may still write. A source is a user, on any machine and through any client, or a member.
 type bucket struct {
-	left    int64 // bytes; below zero after a line that was longer
+	left    int64 // bytes; negative after a line that was longer
 	at      time.Time
 	dropped int
 }
 
-// Of writes a line of somebody who may call, unless they have written too much: see Config.SourceBytes. What is left
-// out is counted, and told by their next line.
+// Of writes a line of an authorized caller, unless that source has written too much: see Config.SourceBytes. Lines
+// left out are counted in the source's next line.
 func (l *Log) Of(line Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.cfg.Now()
 	b := l.sources[line.Who]
 	if b == nil {
-		if len(l.sources) >= maxKinds { // whoever is full again need not be remembered
+		if len(l.sources) >= maxKinds { // a full bucket need not be remembered
 			maps.DeleteFunc(l.sources,
 				func(_ string, b *bucket) bool { return b.dropped == 0 && l.refilled(b, now) == l.cfg.SourceBytes })
 		}
 		b = &bucket{left: l.cfg.SourceBytes, at: now}
 		l.sources[line.Who] = b
 	}
-	if full := l.refilled(b, now); full > b.left || now.Before(b.at) { // else it has grown by less than a byte
+	if full := l.refilled(b, now); full > b.left || now.Before(b.at) { // else it was refilled by less than a byte
 		b.left, b.at = full, now
 	}
 	if b.left <= 0 {
@@ -193,13 +192,13 @@ func (l *Log) Of(line Line) {
 }
 
 func (l *Log) refilled(b *bucket, now time.Time) int64 {
-	passed := max(0, now.Sub(b.at)) // below zero: the clock was set back
+	passed := max(0, now.Sub(b.at)) // negative: the clock was set back
 	return min(l.cfg.SourceBytes, b.left+int64(passed.Seconds()*float64(l.cfg.SourceBps)))
 }
 
-// Often writes a line of what is done again and again, as looking at the state is: a display that is left on would have the
-// lines that matter put aside within days. Of those that differ in time, port and reason alone one in Config.Often is written,
-// and the next one tells how many were not.
+// Often writes a line about something done again and again, such as reading the state: a display that is left on
+// would rotate away the lines that matter within days. Of lines that differ only in time, port and reason, one per
+// Config.Often is written; the next one says how many were not.
 func (l *Log) Often(line Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,8 +220,8 @@ func (l *Log) Often(line Line) {
 	l.write(line)
 }
 
-// Unauthenticated writes a line of somebody who has proven nothing, unless too many have come: they are counted instead, and the
-// next line that is written tells how many.
+// Unauthenticated writes a line of a caller without a certificate, unless there are too many: then they are
+// counted, and the next line that is written says how many.
 func (l *Log) Unauthenticated(line Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -242,9 +241,9 @@ func (l *Log) Unauthenticated(line Line) {
 	l.write(line)
 }
 
-const maxWhy = 500 // bytes of a reason; the unauthenticated may have chosen part of it
+const maxWhy = 500 // bytes of a reason; an unauthenticated caller may have chosen part of it
 
-// write gives how many bytes the line takes.
+// write writes the line and gives its size in bytes.
 func (l *Log) write(line Line) int64 {
 	line.Time = l.cfg.Now().UTC()
 	for _, s := range []*string{&line.Why, &line.Who, &line.From, &line.Client, &line.On} {
@@ -252,7 +251,7 @@ func (l *Log) write(line Line) int64 {
 			*s = (*s)[:maxWhy]
 		}
 	}
-	text, err := json.Marshal(line) // escapes line breaks: a line stays one
+	text, err := json.Marshal(line) // escapes line breaks, so that a line stays one line
 	if err == nil {
 		err = l.append(append(text, '\n'))
 	}
@@ -279,7 +278,7 @@ func (l *Log) append(text []byte) error {
 	return err
 }
 
-// putAside makes Path.1 of Path, Path.2 of Path.1 and so on; the last goes.
+// putAside renames Path to Path.1, Path.1 to Path.2 and so on; the last one is deleted.
 func (l *Log) putAside() error {
 	err := l.file.Close()
 	l.file = nil
@@ -297,7 +296,7 @@ func (l *Log) putAside() error {
 	return err
 }
 
-// Close closes the file. Lines that come later open it again: nothing that is being ended at the same time is lost.
+// Close closes the file. A later line opens it again, so that nothing that ends at the same time is lost.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Trail makes the lines of one node's calls.
+// Trail makes the audit lines of one node's calls.
 type Trail struct {
 	*Log
 	Host string // this node's
 }
 
-// OutcomeOf tells a no of ours from what merely did not work.
+// OutcomeOf distinguishes a refusal from a failure.
 func OutcomeOf(err error) Outcome {
 	if err == nil {
 		return OK
@@ -33,21 +33,21 @@ func OutcomeOf(err error) Outcome {
 	return Failed
 }
 
-// passing tells that whoever asked will ask again, or somebody else: that is
-// no outcome, and gets no line.
+// passing tells whether the caller will ask again, or ask another node: that is not an
+// outcome and gets no line.
 func passing(err error) bool {
 	return errors.Is(err, wire.ErrRetry) || errors.Is(err, lead.ErrOver) || errors.Is(err, context.Canceled)
 }
 
-// User writes down what a user did, or tried: on the machine where they
-// typed it, and on the one that decided.
+// User records what a user did, or attempted: on the machine where the command was typed,
+// and on the one that decided.
 func (t Trail) User(what string, c wire.Caller, on string, err error) {
 	if c.User != nil && !passing(err) {
 		t.Of(t.userLine(what, c, on, err))
 	}
 }
 
-// UserOften does so for what is done again and again.
+// UserOften is User for what is done again and again.
 func (t Trail) UserOften(what string, c wire.Caller, on string, err error) {
 	if c.User != nil && !passing(err) {
 		t.Often(t.userLine(what, c, on, err))
@@ -67,20 +67,20 @@ func (t Trail) userLine(what string, c wire.Caller, on string, err error) Line {
 	return l
 }
 
-// Newcomer writes down a join or a login; who is refused counts as unauthenticated.
+// Newcomer records a join or a login; a refused caller counts as unauthenticated.
 func (t Trail) Newcomer(l Line, c wire.Caller, err error) {
 	if passing(err) {
 		return
 	}
 	l.From = c.Addr
 	if c.Host != "" {
-		l.From = c.Host // which passed it on, and knows the address
+		l.From = c.Host // the member that passed it on, and knows the address
 	}
 	t.WithoutCertificate(l, err)
 }
 
-// WithoutCertificate writes down how a call ended that showed none; who is refused gets only as many lines as the
-// unauthenticated may have.
+// WithoutCertificate records how a call without a certificate ended; a refused caller gets only as many lines as
+// unauthenticated callers may have.
 func (t Trail) WithoutCertificate(l Line, err error) {
 	if l.Outcome = OutcomeOf(err); err == nil {
 		t.Add(l)
@@ -90,12 +90,12 @@ func (t Trail) WithoutCertificate(l Line, err error) {
 	t.Unauthenticated(l)
 }
 
-// Prepared writes down that a leader had ranks prepared here.
+// Prepared records that a leader had ranks prepared here.
 func (t Trail) Prepared(leader wire.Caller, spec launcher.Spec, err error) {
 	t.Member("prepare ranks for "+spec.User, leader, string(spec.ID), err)
 }
 
-// Member writes down what a member had this node do.
+// Member records what a member had this node do.
 func (t Trail) Member(what string, c wire.Caller, on string, err error) {
 	if passing(err) {
 		return
@@ -107,7 +107,7 @@ func (t Trail) Member(what string, c wire.Caller, on string, err error) {
 	t.Of(l)
 }
 
-// typedOn is the member whose user calls, or that a client has dialled.
+// typedOn is the member whose user calls, or to which a client connected.
 func (t Trail) typedOn(c wire.Caller) string {
 	if c.Forwarded() {
 		return c.Host

@@ -1,11 +1,11 @@
 // Package clone finds a machine that has the state of another, as after a disk was
-// copied: both at once would vote twice in one election.
+// copied: together they would vote twice in one election.
 //
-// It decides which of the two ends: who was there first stays. It asks before this
-// node takes part in anything, and again when gossip sees this node elsewhere.
+// It decides which of the two ends: the one that was there first stays. It asks before
+// this node takes part in anything, and again when gossip sees this node elsewhere.
 //
-// It must not keep an agent from starting where nobody is there to answer, and must
-// not believe what others say: a clone is one that proves to have this node's key.
+// It must not keep an agent from starting when nobody answers, and must not believe what
+// others say: a clone is a machine that proves to have this node's key.
 package clone
 
 import (
@@ -29,10 +29,10 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a Finder. All of it is needed, but for Management.
+// Config of a Finder. All of it is needed except Management.
 type Config struct {
 	Self       rendezvous.Self
-	Management string // as the user named it
+	Management string // as the user gave it
 	State      string // the folder that a clone has a copy of
 	Gate       *trust.Gate
 	Dial       *dial.Dialer
@@ -43,23 +43,23 @@ type Config struct {
 // Finder looks for clones of this node.
 type Finder struct {
 	cfg       Config
-	conflicts chan gossip.Event // others who claim to be this node; has room for one
+	conflicts chan gossip.Event // machines that claim to be this node; has room for one
 }
 
 // New makes a finder.
 func New(cfg Config) *Finder { return &Finder{cfg: cfg, conflicts: make(chan gossip.Event, 1)} }
 
-// askAtMost is how many members are asked where they see this node: when all
-// agents start at once, each asks.
+// askAtMost is how many members are asked where they see this node. It is small because
+// all agents may start at once.
 const askAtMost = 3
 
-// lookWithin bounds the question whether this node runs elsewhere: it must not
-// keep an agent from starting when nobody is there to answer.
+// lookWithin bounds the question whether this node runs elsewhere: it must not keep an
+// agent from starting when nobody answers.
 const lookWithin = time.Second
 
-// Refuse fails if another machine runs as this very node: at the address
-// that this state was last used at, or where members see it. It is asked before
-// this node takes part in anything; who is there already stays.
+// Refuse fails if another machine runs as this very node: at the address where this state
+// was last used, or where members see it. It is called before this node takes part in
+// anything; the one that is there already stays.
 func (f *Finder) Refuse(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
@@ -89,7 +89,7 @@ func (f *Finder) Refuse(ctx context.Context) error {
 	return nil
 }
 
-// refusal says whose copy this machine has, and what to do.
+// refusal says whose state this machine has a copy of, and what to do.
 func (f *Finder) refusal(clone netip.AddrPort) error {
 	name, err := os.Hostname()
 	if err != nil {
@@ -104,8 +104,8 @@ func (f *Finder) refusal(clone netip.AddrPort) error {
 		name, f.cfg.Self.Host, clone.Addr(), f.cfg.State)
 }
 
-// cloneAt gives the address back if this very node answers there, and it is none
-// of this machine's.
+// cloneAt returns the address if this very node answers there and it is not an address of
+// this machine.
 func (f *Finder) cloneAt(ctx context.Context, at netip.AddrPort) netip.AddrPort {
 	inv := f.cfg.Inventory.Load()
 	if _, own := inv.Holder(at.Addr()); own || !at.Addr().IsValid() {
@@ -119,8 +119,7 @@ func (f *Finder) cloneAt(ctx context.Context, at netip.AddrPort) netip.AddrPort 
 	return at
 }
 
-// openTLS connects to a member at an address; any member will do where want is
-// empty.
+// openTLS connects to a member at an address; any member will do if want is empty.
 func (f *Finder) openTLS(ctx context.Context, at netip.AddrPort, want string) (net.Conn, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
 	if err != nil {
@@ -134,8 +133,7 @@ func (f *Finder) openTLS(ctx context.Context, at netip.AddrPort, want string) (n
 	return t, nil
 }
 
-// seenBy asks a member where it sees this node; an invalid address if it does
-// not.
+// seenBy asks a member where it sees this node; an invalid address if nowhere.
 func (f *Finder) seenBy(ctx context.Context, at netip.AddrPort) (netip.AddrPort, error) {
 	tr := &http.Transport{
 		Protocols:      new(http.Protocols),
@@ -160,7 +158,7 @@ func (f *Finder) Run(ctx context.Context) error {
 			}
 			if clone := f.cloneAt(ctx, ev.Peer.RPC()); clone.IsValid() {
 				f.cfg.Logger.Error("another machine has a copy of this node's state", "addr", clone.Addr(), "remedy",
-					"remove "+f.cfg.State+" there and join it anew")
+					"remove "+f.cfg.State+" there and join it again")
 			}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -168,13 +166,13 @@ func (f *Finder) Run(ctx context.Context) error {
 	}
 }
 
-// Note takes gossip's word that somebody else claims this node's id.
+// Note takes gossip's report that another machine claims this node's id.
 func (f *Finder) Note(ev gossip.Event) {
 	if ev.Kind != gossip.IDConflict || ev.Peer.ID != string(f.cfg.Self.ID) {
 		return
 	}
 	select {
 	case f.conflicts <- ev:
-	default: // it is being looked at
+	default: // a check is under way
 	}
 }

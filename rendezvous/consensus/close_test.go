@@ -84,7 +84,7 @@ func TestCloseOnHungDisk(t *testing.T) {
 		if disk.closed.Load() {
 			t.Error("the folder was given up with a write under way")
 		}
-		if _, err := alone(t, dir, &list{}, nil, false); err == nil || !strings.Contains(err.Error(), "still hanging") {
+		if _, err := alone(t, dir, &list{}, nil, false); err == nil || !strings.Contains(err.Error(), "still hang?") {
 			t.Fatalf("opened while the disk hangs: %v", err)
 		}
 		close(hang)

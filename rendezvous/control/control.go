@@ -1,12 +1,12 @@
 // Package control is a node's end of a leader's control stream: orders come down,
 // events and the hardware go up.
 //
-// It decides which leader this node listens to: one whose fence is not below the
-// highest it has seen, of this node's epoch, and one stream at a time. A stream of a
-// later epoch has this side give way.
+// It decides which leader this node listens to: one whose fence is not below the highest
+// it has seen, of this node's epoch, and one stream at a time. A stream of a later epoch
+// makes this side give way.
 //
-// It must not decide whether an order is obeyed, must not carry output, and must not take the end of a
-// stream for the end of anything else.
+// It must not decide whether an order is obeyed, must not carry output, and must not treat the end of a stream as
+// the end of anything else.
 package control
 
 import (
@@ -31,14 +31,14 @@ type Config struct {
 	Self     rendezvous.Self
 	Agent    *agent.Agent
 	Failover *failover.Failover
-	// GPUs counts those of this machine that a driver has taken up by now.
+	// GPUs counts this machine's GPUs that have a driver by now.
 	GPUs func() int
 	// Inventory is this machine's hardware, Present are the members as gossip knows them.
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Present   *rendezvous.Latest[[]gossip.Peer]
-	// Leads is written here alone: whose stream this node has, empty for none.
+	// Leads is written only here: the leader whose stream this node has; empty for none.
 	Leads *rendezvous.Latest[launcher.NodeID]
-	// Prepared is told of each order to prepare ranks, and of the agent's answer.
+	// Prepared is called for each order to prepare ranks, with the agent's answer.
 	Prepared func(leader wire.Caller, spec launcher.Spec, err error)
 	Logger   *slog.Logger
 }
@@ -54,7 +54,7 @@ type Control struct {
 // New makes a node's end.
 func New(cfg Config) *Control { return &Control{cfg: cfg} }
 
-// Calls are what this part answers.
+// Calls are the procedures that this part answers.
 func (t *Control) Calls() []wire.Call { return []wire.Call{wire.Control.Serve(t.Serve)} }
 
 // stream is a leader's control stream at the node.
@@ -65,8 +65,8 @@ type stream struct {
 
 var errReplaced = errors.New("another control stream took its place")
 
-// Serve serves a leader's control stream, until it ends or another takes its
-// place: a stream whose network has died would hold on to old orders.
+// Serve serves a leader's control stream until it ends or another takes its place: a
+// stream whose network has died would keep old orders.
 func (t *Control) Serve(ctx context.Context, c wire.Caller, s wire.ControlStream) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -92,7 +92,7 @@ func (t *Control) side(own *stream) wire.NodeSide {
 	}
 }
 
-// attach lets a leader in: the fence rises first, then the ledger is told.
+// attach accepts a leader's stream: first it raises the fence, then it gives the ledger.
 func (t *Control) attach(
 	ctx context.Context, own *stream, h wire.Hello, c wire.Caller, emit func(wire.Up),
 ) (wire.UpHello, error) {
@@ -107,7 +107,7 @@ func (t *Control) attach(
 		return wire.UpHello{}, err
 	}
 	if h.Fence.Epoch.Compare(t.cfg.Failover.Epoch()) > 0 {
-		// From the Raise on our own leadership is obeyed nowhere, if it is one.
+		// From Raise on nobody obeys our own leadership, if we have one.
 		t.cfg.Failover.GiveWay(h)
 		return wire.UpHello{}, fmt.Errorf("%s enters epoch %d: %w", self.Host, h.Fence.N, wire.ErrRetry)
 	}
@@ -159,13 +159,13 @@ func (t *Control) detached(own *stream) {
 	}
 }
 
-// Turn returns once this part has taken a turn.
+// Turn returns once this part has shown that it works.
 func (t *Control) Turn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 }
 
-// tellInventory passes on what changes on this node's hardware.
+// tellInventory sends changes of this node's hardware to the leader.
 func (t *Control) tellInventory(
 	ctx context.Context, told envgen.Inventory, changed <-chan struct{}, emit func(wire.Up),
 ) {

@@ -33,8 +33,8 @@ type Leader struct {
 	brain *lead.Leader    // set by Run, before any stream
 }
 
-// Lead makes the streams of the leadership that ends with ctx. What is sent before Run
-// is lost.
+// Lead makes the streams of a leadership that ends with ctx. What is sent before Run is
+// lost.
 func Lead(ctx context.Context, cfg LeaderConfig) (_ *Leader, err error) {
 	l, own := &Leader{cfg: cfg, ctx: ctx}, cfg.Control.cfg
 	l.Links, err = wire.NewLinks(wire.LinksConfig{
@@ -47,7 +47,7 @@ func Lead(ctx context.Context, cfg LeaderConfig) (_ *Leader, err error) {
 	return l, err
 }
 
-// observer passes on to the brain what comes up by the streams.
+// observer passes what comes in on the streams to the brain.
 type observer struct{ l *Leader }
 
 func (o observer) NodeUp(id launcher.NodeID, up wire.UpHello) {
@@ -59,7 +59,7 @@ func (o observer) NodeUp(id launcher.NodeID, up wire.UpHello) {
 }
 
 func (o observer) NodeDown(id launcher.NodeID, why error) {
-	if o.l.ctx.Err() == nil { // else it is we who hang up
+	if o.l.ctx.Err() == nil { // else we closed the stream
 		o.l.cfg.Control.cfg.Logger.Warn("node down", "node", o.l.cfg.Dial.HostOf(id), "error", why)
 	}
 	o.l.brain.NodeDown(id)
@@ -68,7 +68,7 @@ func (o observer) NodeDown(id launcher.NodeID, why error) {
 func (o observer) Event(ev launcher.Event)                            { o.l.brain.Event(ev) }
 func (o observer) Inventory(id launcher.NodeID, inv envgen.Inventory) { o.l.brain.Inventory(id, inv) }
 
-// Run keeps the streams; what comes up by them goes to brain.
+// Run keeps the streams; what comes in on them goes to brain.
 func (l *Leader) Run(ctx context.Context, brain *lead.Leader) error {
 	l.brain = brain
 	g, ctx := errgroup.WithContext(ctx)
@@ -79,7 +79,7 @@ func (l *Leader) Run(ctx context.Context, brain *lead.Leader) error {
 	return g.Wait()
 }
 
-// want has a stream to whoever is a member.
+// want asks for a stream to every member.
 func (l *Leader) want(ctx context.Context) error {
 	for {
 		recordChanged := l.cfg.Record.Changed()
@@ -98,7 +98,7 @@ func (l *Leader) want(ctx context.Context) error {
 	}
 }
 
-// kicks has members dialled whom gossip hears now, rather than after the pause.
+// kicks dials members that gossip hears again at once instead of after the pause.
 func (l *Leader) kicks(ctx context.Context) error {
 	var before []gossip.Peer
 	for {
@@ -117,7 +117,7 @@ func (l *Leader) kicks(ctx context.Context) error {
 	}
 }
 
-// reopens opens streams anew where a better route carries again.
+// reopens opens a stream again when a better route works again.
 func (l *Leader) reopens(ctx context.Context) error {
 	for {
 		select {
@@ -129,12 +129,12 @@ func (l *Leader) reopens(ctx context.Context) error {
 	}
 }
 
-// errNoProof: nobody needs one, or this node must not give one.
+// errNoProof: no job needs a proof, or this node must not give one.
 var errNoProof = errors.New("no lease is renewed")
 
-// prove lets the leases of a leadership go on. It costs an entry of the log, and is
-// made for a job with a lease only. Who may have been taken over while it was
-// off gives none: the newer leader counts on that.
+// prove proves the leadership, so that leases can be renewed. It costs an entry of the
+// log and is done only if a job has a lease. A leader that may have been taken over while
+// it was off gives no proof: the newer leader relies on that.
 func (l *Leader) prove(ctx context.Context) error {
 	failover := l.cfg.Control.cfg.Failover
 	if !l.brain.Leased() || len(failover.Unheard()) > 0 {

@@ -1,11 +1,11 @@
-// Package gossip tells who is there: which nodes of the cluster answer on the
-// management network, under which address, and what they tell of themselves.
+// Package gossip tells which nodes of the cluster are up: which answer on the management
+// network, at which address, and what they say about themselves.
 //
-// It decides when a node counts as there or dead, and how nodes that lost each
-// other find together again. What it says is a hint: messages can be replayed
-// and deaths can be false. It must not start, end or move anything, must not
-// take a vote from anybody, must not carry secrets or facts that matter, and
-// must not take a name for an address.
+// It decides when a node counts as alive or dead, and how nodes that lost each other find
+// each other again. What it says is a hint: messages can be replayed and deaths can be
+// false. It must not start, end or move anything, must not take a vote from anybody, must
+// not carry secrets or facts that matter, and must not accept a name in place of an
+// address.
 package gossip
 
 import (
@@ -30,13 +30,13 @@ import (
 // DefaultPort is the gossip port, TCP and UDP.
 const DefaultPort = 7941
 
-// Config of one node. Zero durations take the default named.
+// Config of one node. Zero durations mean the default named.
 type Config struct {
-	// Meta is what the node tells of itself; ID and Host are required.
+	// Meta is what the node says about itself; ID and Host are required.
 	Meta Meta
-	// Bind is the address on the management network to listen on and to tell
-	// others: never unspecified, since memberlist would then choose one, and
-	// without a zone. Required unless Transport is set.
+	// Bind is the address on the management network to listen on and to advertise: never
+	// unspecified, because memberlist would then choose one, and without a zone. Required
+	// unless Transport is set.
 	Bind netip.Addr
 	// Port is the same on every node; default 7941.
 	Port uint16
@@ -48,13 +48,13 @@ type Config struct {
 	Label string
 	// Allowed limits the addresses of nodes; empty allows all.
 	Allowed []netip.Prefix
-	// Peers returns the gossip addresses of all nodes known, from the disk:
-	// a node that was away for long knows nobody else.
+	// Peers returns the gossip addresses of all known nodes, from the disk: a node that
+	// was away for a long time has no other source.
 	Peers func() []netip.AddrPort
-	// OnChange is called for each change, one call at a time, from Run. A slow
-	// one delays the next and loses only what has been overtaken.
+	// OnChange is called for each change, one call at a time, from Run. A slow call
+	// delays the next; only changes that are outdated by then are lost.
 	OnChange func(Event)
-	// Logger gets memberlist's words too; nil discards.
+	// Logger gets memberlist's log too; nil discards.
 	Logger *slog.Logger
 	// Transport replaces the sockets in tests (memberlist.MockNetwork).
 	Transport memberlist.Transport
@@ -66,32 +66,32 @@ type Config struct {
 	// ReclaimAfter is how long a dead node's id stays bound to its old
 	// address; default 5 s. Shorter would let one late message move a node.
 	ReclaimAfter time.Duration
-	// ForgetAfter is how long memberlist itself still talks to the dead, who
-	// may refute; default 30 s. Then only the rejoin loop knows them.
+	// ForgetAfter is how long memberlist itself still talks to dead nodes, which may
+	// refute their death; default 30 s. After that only the rejoin loop knows them.
 	ForgetAfter time.Duration
-	// SyncInterval is how often the whole table is compared with one random
-	// peer; default 15 s: 30 s, memberlist's own, is long after a lost packet.
+	// SyncInterval is how often the whole table is compared with one random peer; default
+	// 15 s, because memberlist's own 30 s are long after a lost packet.
 	SyncInterval time.Duration
-	// RejoinInterval is how often known nodes that are not there are tried;
-	// default 15 s, +-25 %. memberlist never tries again by itself.
+	// RejoinInterval is how often known nodes that are not alive are dialled; default 15
+	// s, +-25 %. memberlist never tries again by itself.
 	RejoinInterval time.Duration
 }
 
 // Kind of a change.
 type Kind int
 
-// The changes. Left is a node that said good-bye for good.
+// The changes. Left is a node that has left for good.
 const (
 	Joined Kind = iota
 	Left
 	Dead
 	Updated
-	// HostConflict: Peer has the host name of Other, which was there first.
+	// HostConflict: Peer has the same host name as Other, which was there first.
 	HostConflict
-	// IDConflict: a node at Peer's address claims the id of Other, which is
-	// alive elsewhere, and is refused. If the node has moved, Dead and Joined
-	// follow within seconds; if not, the machine is a copy. The node concerned
-	// is told of it, too, as Peer and Other.
+	// IDConflict: a node at Peer's address claims the id of Other, which is alive
+	// elsewhere, and is refused. If the node has moved, Dead and Joined follow within
+	// seconds; if not, the machine is a copy. The node concerned gets the event too, as
+	// Peer and Other.
 	IDConflict
 )
 
@@ -174,22 +174,22 @@ func checkKeys(keys [][]byte) error {
 	return nil
 }
 
-// Gossip is one node's ear.
+// Gossip is one node's part in gossip.
 type Gossip struct {
 	cfg    Config
 	log    *slog.Logger
 	list   *memberlist.Memberlist
 	ring   *memberlist.Keyring
 	table  *table
-	rejoin chan struct{} // Rejoin asks
+	rejoin chan struct{} // set by Rejoin
 	closed chan struct{}
 	once   sync.Once
 
 	update sync.Mutex // one Update at a time
 }
 
-// Open listens and answers; Run joins others. It refuses a metadata that is
-// too large (ErrMetaTooLarge).
+// Open listens and answers; Run joins others. It refuses metadata that is too large
+// (ErrMetaTooLarge).
 func Open(cfg Config) (*Gossip, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -232,10 +232,9 @@ func (g *Gossip) memberlistConfig() *memberlist.Config {
 	c.DeadNodeReclaimTime = g.cfg.ReclaimAfter
 	c.GossipToTheDeadTime = g.cfg.ForgetAfter
 	c.PushPullInterval = g.cfg.SyncInterval
-	// One exchange of tables; 10 s would hold back a rejoin that meets a node
-	// without power.
+	// For one exchange of tables; 10 s would delay a rejoin when a node has no power.
 	c.TCPTimeout = 5 * time.Second
-	// Packets fit anyway, and what is not unpacked cannot explode.
+	// Packets fit without it, and without decompression there are no decompression bombs.
 	c.EnableCompression = false
 	c.RequireNodeNames = false
 	c.Logger = log.New(&slogWriter{log: g.log, said: map[string]saidAt{}}, "", 0)
@@ -256,23 +255,22 @@ func (g *Gossip) memberlistConfig() *memberlist.Config {
 	return c
 }
 
-// Peers returns all other nodes ever heard of since Open that have not left,
-// ordered by id.
+// Peers returns all other nodes heard of since Open that have not left, ordered by id.
 func (g *Gossip) Peers() []Peer { return g.table.peers() }
 
 // Addr is where this node listens.
 func (g *Gossip) Addr() netip.AddrPort { return g.table.selfPeer().Gossip() }
 
-// Rejoin tries the known nodes that are not there at once, as after a change
-// of the network.
+// Rejoin dials the known nodes that are not alive at once, for example after a change of
+// the network.
 func (g *Gossip) Rejoin() {
 	select {
 	case g.rejoin <- struct{}{}:
-	default: // it is asked for already
+	default: // requested already
 	}
 }
 
-// Update tells others something new of this node. It does not wait for them.
+// Update sends the others new metadata of this node. It does not wait for them.
 func (g *Gossip) Update(m Meta) error {
 	g.update.Lock()
 	defer g.update.Unlock()
@@ -284,9 +282,9 @@ func (g *Gossip) Update(m Meta) error {
 		return err
 	}
 	g.table.setMeta(m, b)
-	// A time-out only says that it is still on its way.
+	// A time-out only means that the update is still being sent.
 	if err := g.list.UpdateNode(time.Millisecond); err != nil {
-		g.log.Debug("gossip metadata on its way", "detail", err)
+		g.log.Debug("gossip metadata is still being sent", "detail", err)
 	}
 	return nil
 }
@@ -317,9 +315,9 @@ func (g *Gossip) SetKeyring(keys [][]byte) error {
 	return nil
 }
 
-// Leave says good-bye for good, waiting at most timeout for somebody to hear
-// it. Only `sparkrun leave` may: a node that is merely restarted must be
-// missed, not forgotten. Close follows.
+// Leave announces that this node leaves for good, and waits at most timeout until another
+// node has heard it. Only `sparkrun leave` may call it: a node that is merely restarted
+// must count as dead, not as left. Call Close next.
 func (g *Gossip) Leave(timeout time.Duration) error {
 	g.update.Lock()
 	defer g.update.Unlock()
@@ -337,7 +335,7 @@ func (g *Gossip) Leave(timeout time.Duration) error {
 	return nil
 }
 
-// Close stops listening, without a word to the others. Run returns then.
+// Close stops listening without telling the others. Run returns then.
 func (g *Gossip) Close() error {
 	var err error
 	g.once.Do(func() {
@@ -348,8 +346,8 @@ func (g *Gossip) Close() error {
 	return err
 }
 
-// Run joins the known nodes, tries again those that are not there, and calls
-// OnChange, until ctx ends or Close is called.
+// Run joins the known nodes, keeps dialling those that are not alive, and calls OnChange,
+// until ctx ends or Close is called.
 func (g *Gossip) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -371,7 +369,7 @@ func (g *Gossip) Run(ctx context.Context) error {
 	return nil
 }
 
-// toPeer copies what memberlist hands out live.
+// toPeer copies a node, because memberlist goes on changing its own.
 func toPeer(n *memberlist.Node) Peer {
 	addr, _ := netip.AddrFromSlice(n.Addr)
 	p := Peer{ID: strings.Clone(n.Name), Addr: addr.Unmap(), Port: n.Port}

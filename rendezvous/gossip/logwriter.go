@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// quietFor is how long the same words of memberlist are not repeated: without
-// a network it complains several times a second.
+// quietFor is how long the same line of memberlist is not repeated: without a network it
+// logs several times a second.
 const quietFor = 10 * time.Second
 
-// slogWriter takes memberlist's lines ("[WARN] memberlist: ...") to slog.
+// slogWriter passes memberlist's lines ("[WARN] memberlist: ...") to slog.
 type slogWriter struct {
 	log *slog.Logger
 
@@ -25,8 +25,8 @@ type saidAt struct {
 	muted int
 }
 
-// parseLine splits a line into its level and words. What memberlist calls an
-// error is a peer that did not answer, or traffic that is not ours.
+// parseLine splits a line into its level and text. What memberlist calls an error is a
+// peer that did not answer, or foreign traffic.
 func parseLine(line string) (slog.Level, string) {
 	line = strings.TrimSpace(line)
 	level := slog.LevelWarn
@@ -59,8 +59,8 @@ func (w *slogWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// mute compares the beginning of a line: ports and times come later, and so does
-// what an unauthenticated sender has chosen, in quotes.
+// mute compares the beginning of a line: ports and times come later in it, and so does,
+// in quotes, what an unauthenticated sender has chosen.
 func (w *slogWriter) mute(words string) (muted int, quiet bool) {
 	key := words
 	if i := strings.IndexAny(key, ":\""); i > 0 {

@@ -10,25 +10,25 @@ import (
 	"github.com/google/uuid"
 )
 
-// Limits of what a node tells of itself. memberlist panics at 512 bytes in
-// all, and carries it in every message about the node.
+// Limits of what a node says about itself. memberlist panics above 512 bytes in total,
+// and sends it in every message about the node.
 const (
 	maxMeta    = 512
 	maxHost    = 64 // Linux's own limit
 	maxVersion = 64
 	maxHash    = 64
-	// MaxFabric is how many addresses on the fabric a node tells.
+	// MaxFabric is how many fabric addresses a node advertises.
 	MaxFabric = 8
 )
 
 // ErrMetaTooLarge: a field is over its limit.
 var ErrMetaTooLarge = errors.New("gossip metadata is too large")
 
-// Meta is what a node tells of itself; all else is fetched from it by RPC.
+// Meta is what a node says about itself; everything else is fetched from it by RPC.
 type Meta struct {
 	ID      string // the node's UUID
 	Host    string // the host's name, 1-64 letters, digits, '-', '_', '.'
-	RPCPort uint16 // of the one TLS port
+	RPCPort uint16 // the node's single TLS port
 	Epoch   uint64 // of the cluster's record, as the node knows it
 	Version string // of sparkrun, "" if unknown
 	// InventoryHash changes with the node's hardware facts; "" if unknown.
@@ -37,13 +37,13 @@ type Meta struct {
 	// one, on RPCPort, without zones; the rest is invalid. An array, so that two
 	// Metas can be compared.
 	Fabric [MaxFabric]netip.Addr
-	// Leaving is set by Leave: memberlist does not tell its listeners whether
-	// a node said good-bye or died.
+	// Leaving is set by Leave: memberlist does not tell its listeners whether a node left
+	// or died.
 	Leaving bool
 }
 
-// Fields are tag, length, value, in ascending order of tags. A reader passes
-// over tags it does not know, so that a newer node can tell more.
+// Fields are tag, length, value, in ascending order of tags. A reader skips tags that it
+// does not know, so that a newer node can say more.
 const (
 	tagID = 1 + iota
 	tagHost
@@ -96,8 +96,8 @@ func (m Meta) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// WithFabric returns m with the first MaxFabric of these addresses, IPv4 before
-// IPv6, as they travel.
+// WithFabric returns m with the first MaxFabric of these addresses, IPv4 before IPv6, as
+// in the encoding.
 func (m Meta) WithFabric(addrs []netip.Addr) Meta {
 	m.Fabric = [MaxFabric]netip.Addr{}
 	i := 0
@@ -139,7 +139,7 @@ func (m *Meta) addFabric(v []byte, size int) bool {
 	return true
 }
 
-// check refuses what is too long, or could play tricks in a terminal or log.
+// check refuses what is too long or could be harmful in a terminal or log.
 func (m Meta) check() error {
 	switch {
 	case len(m.Host) > maxHost:
@@ -164,7 +164,7 @@ func hostName(s string) bool {
 			return false
 		}
 	}
-	return s[0] != '-' && s[0] != '.' // neither an option nor a hidden file
+	return s[0] != '-' && s[0] != '.' // must not look like an option or a hidden file
 }
 
 func printable(s string) bool {
@@ -176,8 +176,7 @@ func printable(s string) bool {
 	return true
 }
 
-// decodeMeta reads what a peer tells of itself and holds it to the limits of
-// Encode.
+// decodeMeta reads what a peer says about itself and applies the limits of Encode.
 func decodeMeta(b []byte) (m Meta, err error) {
 	if len(b) > maxMeta {
 		return m, fmt.Errorf("decode gossip metadata: %w: %d bytes", ErrMetaTooLarge, len(b))

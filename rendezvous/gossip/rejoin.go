@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// settleFirst is the first pause while some peer has this node's address
-	// wrong; it doubles up to RejoinInterval. A moved node is accepted
-	// ReclaimAfter its old address was found dead.
+	// settleFirst is the first pause while some peer has a wrong address of this node; it
+	// doubles up to RejoinInterval. A moved node is accepted once its old address has
+	// been dead for ReclaimAfter.
 	settleFirst = time.Second
-	// joinsAtOnce bounds the attempts that wait for nodes without power.
+	// joinsAtOnce bounds the parallel attempts, which may wait for nodes without power.
 	joinsAtOnce = 8
-	// joinsAPass bounds a pass: one node met tells of all others, and 200
+	// joinsAPass bounds a pass: one node that answers tells about all others, and 200
 	// nodes that start together must not make 40000 exchanges.
 	joinsAPass = 16
 )
@@ -25,7 +25,7 @@ const (
 func (g *Gossip) keepJoined(ctx context.Context) error {
 	timer := time.NewTimer(0) // at once
 	defer timer.Stop()
-	all, pause := true, settleFirst // the first time everybody is asked
+	all, pause := true, settleFirst // the first pass asks everybody
 	for {
 		select {
 		case <-ctx.Done():
@@ -42,13 +42,13 @@ func (g *Gossip) keepJoined(ctx context.Context) error {
 		} else {
 			pause = settleFirst
 		}
-		// Spread, so that nodes that lost each other together do not all
-		// search together.
+		// Spread out, so that nodes that lost each other at the same time do not all
+		// search at the same time.
 		timer.Reset(wait*3/4 + rand.N(wait/2))
 	}
 }
 
-// targets are known addresses of nodes that are not there, or of any.
+// targets are known addresses of nodes that are not alive, or of all.
 func (g *Gossip) targets(all bool) []netip.AddrPort {
 	self := g.table.selfPeer().Gossip()
 	alive, seen := map[netip.AddrPort]bool{}, map[netip.AddrPort]bool{self: true}

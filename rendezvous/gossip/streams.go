@@ -12,16 +12,17 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// What unauthenticated peers can have this node hold. memberlist reads up to 20 MiB of each
-// connection before it finds that it cannot decrypt them, and takes any number.
+// Limits on what unauthenticated peers can make this node hold. memberlist reads up to 20
+// MiB of each connection before it finds that it cannot decrypt them, and accepts any
+// number.
 const (
 	maxStreams        = 64        // incoming connections at once
-	maxStreamsPerAddr = 8         // of one address
+	maxStreamsPerAddr = 8         // from one address
 	maxStreamBytes    = 256 << 10 // read of each: a table of 400 nodes
 )
 
-// bounded is memberlist's transport with bounds on what comes in over TCP. Where
-// there are too many connections the oldest goes: a true one takes milliseconds.
+// bounded is memberlist's transport with bounds on incoming TCP. With too many
+// connections the oldest is closed: a genuine one takes milliseconds.
 type bounded struct {
 	*memberlist.NetTransport
 	out   chan net.Conn
@@ -47,7 +48,7 @@ func newBounded(addr netip.Addr, port uint16, l *log.Logger) (*bounded, error) {
 // StreamCh is where memberlist takes connections from.
 func (b *bounded) StreamCh() <-chan net.Conn { return b.out }
 
-// Shutdown comes before memberlist stops taking connections.
+// Shutdown is called before memberlist stops taking connections.
 func (b *bounded) Shutdown() error {
 	err := b.NetTransport.Shutdown()
 	b.once.Do(func() { close(b.end) })
@@ -96,7 +97,7 @@ func (b *bounded) enter(c net.Conn) *stream {
 	return s
 }
 
-// drop closes one, so that who reads it gives it up. b.mu is held.
+// drop closes a stream, so that its reader gives it up. b.mu is held.
 func (b *bounded) drop(i int) {
 	_ = b.open[i].Conn.Close()
 	b.open = slices.Delete(b.open, i, i+1)

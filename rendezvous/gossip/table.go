@@ -12,29 +12,29 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// conflictQuiet is how long the same conflict is not told again.
+// conflictQuiet is how long the same conflict is not reported again.
 const conflictQuiet = time.Minute
 
-// table is our own copy of who is there. memberlist calls it under its lock:
-// every method takes the table's lock for a few copies and returns, and none
-// calls memberlist or the user.
+// table is our own copy of which nodes are there. memberlist calls it under its lock:
+// every method takes the table's lock for a few copies and returns, and none calls
+// memberlist or the user.
 //
-// Events are not queued but derived: deliver compares what it has told with
-// what is. A slow listener thus costs no memory, however much nodes flap.
+// Events are not queued but derived: deliver compares what it has reported with the
+// current state. So a slow listener costs no memory, however much nodes flap.
 type table struct {
 	mu      sync.Mutex
 	closed  bool
 	meta    Meta
 	encoded []byte
 	self    Peer
-	now     map[string]*Peer // every node known but this one and those that left
-	left    map[string]Peer  // left and not told yet
-	dirty   []string         // ids to look at, in order
+	now     map[string]*Peer // every known node except this one and those that left
+	left    map[string]Peer  // left and not reported yet
+	dirty   []string         // ids for deliver to look at, in order
 	wake    chan struct{}
 
 	conflicts []Event
-	quiet     map[string]time.Time // conflicts told lately
-	unsettled bool                 // a peer has another idea of this node
+	quiet     map[string]time.Time // conflicts reported recently
+	unsettled bool                 // a peer has an outdated view of this node
 }
 
 var (
@@ -77,7 +77,7 @@ func (t *table) peers() []Peer {
 	return sortedPeers(t.now)
 }
 
-// close stops taking news: memberlist's timers may still fire after Shutdown.
+// close stops taking changes: memberlist's timers may still fire after Shutdown.
 func (t *table) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,8 +113,7 @@ func (*table) GetBroadcasts(int, int) [][]byte { return nil }
 func (*table) LocalState(bool) []byte          { return nil }
 func (*table) MergeRemoteState([]byte, bool)   {}
 
-// NotifyAlive refuses a node that does not tell what it must, under its own
-// name.
+// NotifyAlive refuses a node whose metadata is not valid or names another node.
 func (*table) NotifyAlive(n *memberlist.Node) error {
 	m, err := decodeMeta(n.Meta)
 	if err != nil {
@@ -176,7 +175,7 @@ func (t *table) drop(p Peer) {
 	t.mark(p.ID)
 }
 
-// checkHost tells of two living nodes with one host name; the lock is held.
+// checkHost reports two live nodes with one host name; the lock is held.
 func (t *table) checkHost(p Peer) {
 	if t.self.Host == p.Host {
 		t.conflict(HostConflict, p, t.self)
@@ -212,10 +211,10 @@ func (t *table) NotifyConflict(existing, other *memberlist.Node) {
 	t.conflict(IDConflict, toPeer(other), toPeer(existing))
 }
 
-// NotifyMerge implements memberlist.MergeDelegate. It is called with what a
-// peer believes, also of this node: while one has its address wrong or takes it
-// for dead the rejoin loop tries again soon. (A peer that does not know it at
-// all learns of it in this very exchange.) Nothing is ever refused.
+// NotifyMerge implements memberlist.MergeDelegate. It is called with a peer's view, also
+// of this node: while a peer has a wrong address of it or believes it dead, the rejoin
+// loop tries again soon. (A peer that does not know this node at all learns about it in
+// this very exchange.) Nothing is ever refused.
 func (t *table) NotifyMerge(peers []*memberlist.Node) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,8 +230,8 @@ func (t *table) NotifyMerge(peers []*memberlist.Node) error {
 	return nil
 }
 
-// settled tells whether all peers met since the last call know this node as it
-// is.
+// settled tells whether all peers heard since the last call have the right view of this
+// node.
 func (t *table) settled() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,7 +240,7 @@ func (t *table) settled() bool {
 	return ok
 }
 
-// next takes the next events: what has changed since told.
+// next gives the next events: the difference between told and now.
 func (t *table) next(told map[string]Peer) (events []Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -275,10 +274,10 @@ func (t *table) next(told map[string]Peer) (events []Event) {
 	return events
 }
 
-// deliver tells the changes until ctx ends.
+// deliver reports the changes until ctx ends.
 func (t *table) deliver(ctx context.Context, log *slog.Logger, onChange func(Event)) error {
 	told := map[string]Peer{}
-	// A second Run starts from nothing told.
+	// A second Run reports everything again.
 	t.mu.Lock()
 	for id := range t.now {
 		t.mark(id)

@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// mayCreate checks a request for a token, and completes it.
+// mayCreate checks a request for a token and completes it.
 func (m *Membership) mayCreate(
 	ctx context.Context, c wire.Caller, r wire.TokenRequest,
 ) (_ wire.TokenRequest, err error) {
@@ -26,14 +26,15 @@ func (m *Membership) mayCreate(
 	return r, err
 }
 
-// tokenFrom is asked where a token is typed, whose users it knows.
+// tokenFrom runs on the node where the user asked for a token, because it knows that
+// machine's users.
 func (m *Membership) tokenFrom(ctx context.Context, c wire.Caller, r wire.TokenRequest,
 	ask wire.Ask[wire.TokenRequest, wire.TokenResponse]) (res wire.TokenResponse, err error) {
 	r, err = m.mayCreate(ctx, c, r)
 	if err == nil {
 		res, err = ask(ctx, r)
 	}
-	if err != nil || m.leads.Load() == nil { // else the leader's answer has written it down
+	if err != nil || m.leads.Load() == nil { // if we lead, token has recorded it already
 		m.cfg.Audit.User("token create", c, "", err)
 	}
 	return res, err

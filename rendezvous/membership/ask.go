@@ -31,14 +31,14 @@ const JoinTimeout = 30 * time.Second
 
 const (
 	// provenWithin bounds how long one of several addresses may take to answer and prove
-	// what it is.
+	// its cluster.
 	provenWithin = 5 * time.Second
-	// mostTold is how many of them are named where none is of the cluster.
+	// mostTold is how many failed addresses an error names.
 	mostTold = 8
 )
 
-// askWhoProves asks where somebody has proven to be of the token's cluster, and goes on to
-// the next such place only where the one before could not be asked.
+// askWhoProves asks a node that has proven to be of the token's cluster, and goes on to
+// the next such node only if the one before could not be asked.
 func askWhoProves(
 	ctx context.Context, now func() time.Time, addrs []string, token trust.Token, req wire.JoinRequest,
 ) (res wire.JoinResponse, at string, err error) {
@@ -71,8 +71,8 @@ func askWhoProves(
 	return res, "", errors.Join(failed...)
 }
 
-// proven goes through addresses in the order in which they prove to be of the cluster
-// with this CA, or fail to. They are sent nothing but a handshake.
+// proven yields addresses in the order in which they prove to be of the cluster with this
+// CA, or fail to. It sends them nothing but a handshake.
 func proven(ctx context.Context, now func() time.Time, addrs []string, pin trust.Pin) iter.Seq2[string, error] {
 	type answer struct {
 		at  string
@@ -81,7 +81,7 @@ func proven(ctx context.Context, now func() time.Time, addrs []string, pin trust
 	return func(yield func(string, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		answers := make(chan answer, len(addrs))
-		var all sync.WaitGroup // at once: strangers may have announced hundreds at which nobody answers
+		var all sync.WaitGroup // in parallel: anybody may have announced hundreds of dead addresses
 		for _, at := range addrs {
 			all.Go(func() { answers <- answer{at, prove(ctx, now, at, pin)} })
 		}
@@ -116,8 +116,8 @@ func askToJoin(
 	})
 }
 
-// AskAsNewcomer calls over a connection whose other end has proven in the
-// handshake that it belongs to the cluster which the token pins.
+// AskAsNewcomer calls over a connection whose other end has proven in the handshake that
+// it belongs to the cluster that the token pins.
 func AskAsNewcomer[Res any](
 	ctx context.Context, now func() time.Time, addr string, within time.Duration, token trust.Token,
 	ask func(*wire.Client) (Res, error),
@@ -144,7 +144,7 @@ func AskAsNewcomer[Res any](
 		if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 			return res, passed.Load(), err
 		}
-		select { // a cluster that has just been started elects its leader first
+		select { // a cluster that has just been started has to elect its leader first
 		case <-ctx.Done():
 			return res, true, err
 		case <-time.After(250 * time.Millisecond):

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// renewRetry is the pause between tries to renew a certificate. There are ten
-	// days of them before it ends.
+	// renewRetry is the pause between attempts to renew a certificate. There are ten days
+	// for them before it expires.
 	renewRetry = 10 * time.Minute
-	// renewExpiredRetry is the same once it has ended: the node is nobody until then.
+	// renewExpiredRetry is the same after it has expired: until then nobody accepts the node.
 	renewExpiredRetry = 2 * time.Second
-	// renewExpiredWithin bounds asking one member.
+	// renewExpiredWithin bounds the question to one member.
 	renewExpiredWithin = 5 * time.Second
 )
 
-// renewAlone is the first thing of a node that holds the CA's key and whose
-// certificate is due: where all of them have ended there is nobody to ask.
+// renewAlone comes first on a node that holds the CA's key and whose certificate is due:
+// if all certificates have expired there is nobody to ask.
 func (l *List) renewAlone(id *trust.Identity) (*trust.Identity, error) {
 	if l.cfg.Now().Before(id.RenewAt()) {
 		return id, nil
 	}
 	fresh, err := l.signOwn(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return id, nil // keepCertificate asks others
+		return id, nil // keepCertificate asks other members
 	}
 	return fresh, err
 }
 
-// signOwn renews this node's certificate with the CA's key that lies here; it
-// wraps fs.ErrNotExist where none does.
+// signOwn renews this node's certificate with its own copy of the CA's key; the error
+// wraps fs.ErrNotExist if there is none.
 func (l *List) signOwn(old *trust.Identity) (*trust.Identity, error) {
 	ca, err := trust.LoadCA(l.cfg.Trust)
 	if err != nil {
@@ -58,7 +58,7 @@ func (l *List) signOwn(old *trust.Identity) (*trust.Identity, error) {
 	return l.keepIdentity(old, cert.Raw)
 }
 
-// keepIdentity saves the next certificate of this node's key.
+// keepIdentity saves a new certificate for this node's key.
 func (l *List) keepIdentity(old *trust.Identity, cert []byte) (*trust.Identity, error) {
 	id, err := old.Renewed(cert)
 	if err != nil {
@@ -71,16 +71,16 @@ func (l *List) keepIdentity(old *trust.Identity, cert []byte) (*trust.Identity, 
 	return id, nil
 }
 
-// keepCertificate renews this node's certificate when two thirds of its time
-// are over. The clock is looked at again each hour: it may be set, or the
-// machine suspended, while a timer sleeps.
+// keepCertificate renews this node's certificate when two thirds of its lifetime are
+// over. It checks the clock each hour: the clock may be set, or the machine suspended,
+// while a timer sleeps.
 func (m *Membership) keepCertificate(ctx context.Context) error {
 	said := ""
 	for {
 		id, now := m.List.Gate.Identity(), m.List.cfg.Now()
 		wait := min(id.RenewAt().Sub(now), time.Hour)
 		if wait <= 0 {
-			wait = 0 // look again
+			wait = 0 // check again at once
 			if err := m.Renew(ctx); err != nil {
 				wait = renewRetry
 				if now.After(id.Cert.NotAfter) {
@@ -100,9 +100,8 @@ func (m *Membership) keepCertificate(ctx context.Context) error {
 	}
 }
 
-// Renew gets a certificate over the key this node has: from its own copy of
-// the CA's key, from the leader, or where the old one has ended from any member
-// that holds that key.
+// Renew gets a certificate for this node's key: with its own copy of the CA's key, from
+// the leader, or, if the old one has expired, from any member that holds the CA's key.
 func (m *Membership) Renew(ctx context.Context) error {
 	old := m.List.Gate.Identity()
 	id, err := m.List.signOwn(old)
@@ -134,17 +133,17 @@ func (m *Membership) askToRenew(ctx context.Context, old *trust.Identity) ([]byt
 	return res.Cert, err
 }
 
-// askUnauthenticated asks every address at which a member may be. No certificate is
-// shown; who answers must be of the CA that this node knows.
+// askUnauthenticated asks every address at which a member may be. It shows no
+// certificate; the other end must have one of the CA that this node knows.
 func (m *Membership) askUnauthenticated(ctx context.Context, old *trust.Identity, csr []byte) ([]byte, error) {
 	addrs := m.wherever()
 	if len(addrs) == 0 {
-		return nil, errors.New("ask for a certificate in place of the one that has ended: no member's address is known")
+		return nil, errors.New("ask for a certificate in place of the expired one: no member's address is known")
 	}
 	return RenewExpired(ctx, m.List.cfg.Now, old, csr, addrs)
 }
 
-// RenewExpired asks for a certificate in place of one that has ended, at all addresses at once.
+// RenewExpired asks all addresses in parallel for a certificate in place of one that has expired.
 func RenewExpired(
 	ctx context.Context, now func() time.Time, old *trust.Identity, csr []byte, addrs []netip.AddrPort,
 ) ([]byte, error) {
@@ -159,7 +158,7 @@ func RenewExpired(
 			return cert, nil
 		}
 	}
-	return nil, fmt.Errorf("ask for a certificate in place of the one that has ended: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("ask for a certificate in place of the expired one: %w", errors.Join(errs...))
 }
 
 func renewExpiredAt(
@@ -180,7 +179,7 @@ func renewExpiredAt(
 	return res.Cert, err
 }
 
-// wherever lists where members may be, by all that this node remembers.
+// wherever lists all addresses at which members may be, as far as this node remembers.
 func (m *Membership) wherever() (out []netip.AddrPort) {
 	seen := map[netip.AddrPort]bool{}
 	add := func(a netip.AddrPort) {
@@ -217,9 +216,9 @@ func (m *Membership) sign(id launcher.NodeID, csr []byte) (wire.RenewResponse, e
 	return wire.RenewResponse{Cert: cert.Raw}, nil
 }
 
-// renewExpired signs a new certificate for a node whose old one has ended: that
-// was of this cluster, the request is by the same key, and the record, or the
-// member list, has the node with it.
+// renewExpired signs a new certificate for a node whose old one has expired: that one was
+// of this cluster, the request is for the same key, and the record or the member list has
+// the node with this key.
 func (m *Membership) renewExpired(
 	_ context.Context, c wire.Caller, r wire.RenewExpiredRequest,
 ) (res wire.RenewResponse, err error) {

@@ -19,15 +19,14 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Clients are users' machines that are no members. What they may do, and how that
-// is taken back, is in rendezvous/trust/DESIGN.md, "Clients".
+// Clients are users' machines that are not members. What they may do, and how that is
+// revoked, is in rendezvous/trust/DESIGN.md, "Clients".
 
-// What one user, root excepted, can have the cluster hold for clients. The list of
-// them and the record are everybody's; the connections of each client are counted by
-// the listener.
+// What one user, except root, can make the cluster keep for clients. Every member keeps
+// the list of clients and the record; the listener counts the connections of each client.
 const (
 	clientsOfUser     = 100
-	tokensOfUser      = 100 // which the record still has: it forgets them a day after their end
+	tokensOfUser      = 100 // in the record, which forgets them a day after they expire
 	longestInvitation = 24 * time.Hour
 )
 
@@ -36,26 +35,26 @@ const accountWithin = 5 * time.Second
 
 const rootName = "root"
 
-// mayInvite says for which user a caller may have a client's token made.
+// mayInvite says for which user a caller may create a client token.
 func (m *Membership) mayInvite(ctx context.Context, c wire.Caller, r wire.TokenRequest) (string, error) {
 	switch {
 	case r.Uses != 1:
-		return "", fmt.Errorf("create token: one for a client lets in one machine: %w", launcher.ErrInvalid)
+		return "", fmt.Errorf("create token: a token for clients admits one machine: %w", launcher.ErrInvalid)
 	case c.User.UID != 0 && r.TTL > longestInvitation:
-		return "", fmt.Errorf("create token: %w: --ttl %s: it may be good for %s at most",
+		return "", fmt.Errorf("create token: %w: --ttl %s: it may be valid for %s at most",
 			launcher.ErrInvalid, r.TTL, longestInvitation)
 	case c.User.UID != 0 && m.cfg.Record.TokensOf(c.User.Name) >= tokensOfUser:
-		return "", fmt.Errorf("create token: %w: you have made %d, which are forgotten a day after their end",
+		return "", fmt.Errorf("create token: %w: you have made %d, which are forgotten a day after they expire",
 			wire.ErrDenied, tokensOfUser)
 	case c.User.UID != 0 && r.User != "" && r.User != c.User.Name:
 		return "", fmt.Errorf("create token for %s: %w: only root may invite another user's machine", r.User, wire.ErrDenied)
 	case c.User.UID != 0:
 		return c.User.Name, nil
 	case r.User == "":
-		return "", fmt.Errorf("create token: say whose machine it is to let in: "+
-			"--user NAME (--user root for one that may do all that root may): %w", launcher.ErrInvalid)
+		return "", fmt.Errorf("create token: say whose machine it admits: "+
+			"--user NAME (--user root for one that may do everything): %w", launcher.ErrInvalid)
 	case c.Forwarded():
-		return r.User, nil // looked up where it was typed: a witness may lead, and have no accounts
+		return r.User, nil // looked up where the user typed it: the leader may be a witness without accounts
 	}
 	within, cancel := context.WithTimeout(ctx, accountWithin)
 	defer cancel()
@@ -64,7 +63,7 @@ func (m *Membership) mayInvite(ctx context.Context, c wire.Caller, r wire.TokenR
 	case err != nil:
 		return "", fmt.Errorf("create token: %w: %w", launcher.ErrInvalid, err)
 	case a.UID == 0 && r.User != rootName:
-		return "", fmt.Errorf("create token: %s is root by another name: say --user root: %w", r.User, launcher.ErrInvalid)
+		return "", fmt.Errorf("create token: %s is another name of root: use --user root: %w", r.User, launcher.ErrInvalid)
 	}
 	return r.User, nil
 }
@@ -86,7 +85,7 @@ func (l *Leader) admitClient(ctx context.Context, r wire.LoginRequest) (wire.Log
 		return wire.LoginResponse{}, fmt.Errorf("%w: %s", err, another)
 	}
 	if c, in := m.cfg.Record.Client(r.Client); in && token.Role == rendezvous.RoleClient && token.User == c.User {
-		return m.welcome(ctx, c, r.CSR) // the answer to an earlier try was lost
+		return m.welcome(ctx, c, r.CSR) // the answer to an earlier request was lost
 	}
 	if err := token.Check(m.List.cfg.Now(), rendezvous.RoleClient); err != nil {
 		return wire.LoginResponse{}, fmt.Errorf("%w: %s", err, another)
@@ -96,7 +95,7 @@ func (l *Leader) admitClient(ctx context.Context, r wire.LoginRequest) (wire.Log
 	}
 	id := launcher.NodeID(r.Client)
 	if _, member := m.cfg.Record.Node(id); member || m.cfg.Record.WasRemoved(id) {
-		return wire.LoginResponse{}, fmt.Errorf("%w: id %s is a member's, or was one's", wire.ErrDenied, r.Client)
+		return wire.LoginResponse{}, fmt.Errorf("%w: id %s is or was a member's", wire.ErrDenied, r.Client)
 	}
 	mine := slices.DeleteFunc(m.cfg.Record.Clients(), func(c rendezvous.Client) bool { return c.User != token.User })
 	if token.User != rootName && len(mine) >= clientsOfUser {
@@ -134,7 +133,7 @@ func (m *Membership) welcome(ctx context.Context, client rendezvous.Client, csr 
 	}, nil
 }
 
-// membersNow lists the members where they are now, as far as is known.
+// membersNow lists the members with their current addresses, as far as is known.
 func (m *Membership) membersNow() []wire.Member {
 	members := slices.Clone(m.List.now().Members)
 	for i, o := range members {
@@ -155,10 +154,10 @@ func (m *Membership) issueClient(c rendezvous.Client, csr []byte) (*x509.Certifi
 	return ca.Issue(csr, c.ID, name[:min(len(name), 23)]+"@"+c.Host, trust.RoleClient, m.List.cfg.Now())
 }
 
-// certNames are what a certificate's name for people may hold.
+// certNames matches what the display name in a certificate may not contain.
 var certNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// plainName is a machine's own name for itself, fit to be shown.
+// plainName is a machine's own name, safe for display.
 func plainName(host string) string {
 	host = strings.Trim(certNames.ReplaceAllString(host, "-"), "-._")
 	if host == "" {
@@ -167,7 +166,7 @@ func plainName(host string) string {
 	return host[:min(len(host), 40)]
 }
 
-// refresh tells a client where the members are, and its next certificate.
+// refresh gives a client the members' addresses and its next certificate.
 func (m *Membership) refresh(ctx context.Context, c wire.Caller, r wire.RefreshRequest) (wire.RefreshResponse, error) {
 	res := wire.RefreshResponse{User: c.User.Name, Members: m.membersNow()}
 	within, cancel := context.WithTimeout(ctx, accountWithin)
@@ -186,8 +185,8 @@ func (m *Membership) refresh(ctx context.Context, c wire.Caller, r wire.RefreshR
 	return res, err
 }
 
-// signClient renews a client's certificate, for the key that the list has and no
-// other; ErrRetry where the CA's key is not here.
+// signClient renews a client's certificate, only for the key in the list; ErrRetry if the
+// CA's key is not here.
 func (m *Membership) signClient(id string, csr []byte) (wire.RenewResponse, error) {
 	client, listed := m.List.Client(id)
 	if !listed {
@@ -207,14 +206,14 @@ func (m *Membership) signClient(id string, csr []byte) (wire.RenewResponse, erro
 	return wire.RenewResponse{Cert: cert.Raw}, nil
 }
 
-// clients lists them all: like jobs, they are no secret among users.
+// clients lists all clients: like jobs, they are not secret among users.
 func (l *Leader) clients(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.ClientsResponse, error) {
 	m := l.m
 	return wire.ClientsResponse{Clients: m.cfg.Record.Clients()}, m.cfg.Failover.Raft().Verify(ctx)
 }
 
-// removeClients takes clients out: a user's own, for root any. Their connections
-// are closed when the list has changed (enforce).
+// removeClients removes clients: a user's own, or for root any. Their connections are
+// closed when the list has changed (enforce).
 func (l *Leader) removeClients(
 	ctx context.Context, c wire.Caller, r wire.RemoveClientsRequest,
 ) (res wire.RemoveClientsResponse, err error) {
@@ -227,7 +226,7 @@ func (l *Leader) removeClients(
 	if r.Client != "" {
 		one, err := rendezvous.FindClient(mine, r.Client)
 		if _, others := rendezvous.FindClient(all, r.Client); err != nil && others == nil {
-			return res, fmt.Errorf("remove client %s: %w: it is another user's, for whom root may do that",
+			return res, fmt.Errorf("remove client %s: %w: it belongs to another user: ask root",
 				r.Client, wire.ErrDenied)
 		}
 		if err != nil {

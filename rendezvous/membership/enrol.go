@@ -15,18 +15,18 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Newcomer is a machine that is to become a member. What it writes is whole once its identity lies there, which comes
-// last; nothing is started.
+// Newcomer is a machine that is to become a member. Its enrolment is complete once its identity is written, which
+// comes last. It starts nothing.
 type Newcomer struct {
 	Folder   Folder // which it has claimed
 	Addr     netip.AddrPort
 	Protocol int
 	Now      func() time.Time
-	// Enrolment is what it shall remember. It gets its id here, and its cluster.
+	// Enrolment is what it will remember. Found and Join set its id and its cluster.
 	Enrolment
 }
 
-// Found makes it the first node of a new cluster, and gives the cluster's id.
+// Found makes it the first node of a new cluster and gives the cluster's id.
 func (n Newcomer) Found() (cluster string, err error) {
 	n.Node, n.Cluster = launcher.NodeID(uuid.NewString()), uuid.NewString()
 	now := n.Now()
@@ -56,15 +56,15 @@ func (n Newcomer) Found() (cluster string, err error) {
 	return n.Cluster, n.enrol(id, first)
 }
 
-// Joined is what a newcomer is told.
+// Joined is what a newcomer learns from its join.
 type Joined struct {
 	Cluster string
 	Leader  string
-	OnlyOn  string // the one host that has the join recorded; empty where others have
+	OnlyOn  string // the only host that has the join recorded; empty if others have it too
 }
 
-// Join makes it a member of the token's cluster, by that of these addresses (HOST[:PORT]) where a node of that cluster
-// answers first.
+// Join makes it a member of the token's cluster, through the first of these addresses (HOST[:PORT]) at which a node
+// of that cluster answers.
 func (n Newcomer) Join(ctx context.Context, addrs []string, token trust.Token) (Joined, error) {
 	n.Node = launcher.NodeID(uuid.NewString())
 	key, csr, err := n.newKey()

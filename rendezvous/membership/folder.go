@@ -17,21 +17,21 @@ import (
 )
 
 var (
-	// ErrNotEnrolled: this machine belongs to no cluster.
+	// ErrNotEnrolled: this machine is not in a cluster.
 	ErrNotEnrolled = errors.New("this machine is in no cluster")
-	// ErrEnrolled: it belongs to one already.
+	// ErrEnrolled: it is in a cluster already.
 	ErrEnrolled = errors.New("this machine is in a cluster already")
 	// ErrRunning: another agent has this machine's state open.
 	ErrRunning = errors.New("another sparkrun agent runs on this machine")
 )
 
-// Folder is the one in which a machine keeps what survives a reboot.
+// Folder is where a machine keeps what survives a reboot.
 type Folder string
 
 // Trust is the folder of its keys.
 func (f Folder) Trust() string { return f.file("trust") }
 
-// Addresses is the file of where members were last.
+// Addresses is the file with the last known addresses of members.
 func (f Folder) Addresses() string { return f.file("addresses.json") }
 
 func (f Folder) file(name string) string { return filepath.Join(string(f), name) }
@@ -43,8 +43,8 @@ type Enrolment struct {
 	Node       launcher.NodeID `json:"node"`
 	Cluster    string          `json:"cluster"`
 	Host       string          `json:"host"`
-	Management string          `json:"management,omitempty"` // as the user asked
-	// FabricPorts are as the user asked.
+	Management string          `json:"management,omitempty"` // as the user gave it
+	// FabricPorts are as the user gave them.
 	FabricPorts []string `json:"fabric_ports,omitempty"`
 	RPCPort     int      `json:"rpc_port"`
 	GossipPort  int      `json:"gossip_port"`
@@ -52,7 +52,7 @@ type Enrolment struct {
 	Witness bool `json:"witness,omitempty"`
 }
 
-// Enrolment reads this machine's.
+// Enrolment reads this machine's enrolment.
 func (f Folder) Enrolment() (e Enrolment, err error) {
 	b, err := os.ReadFile(f.file(enrolmentFile))
 	if err != nil {
@@ -64,7 +64,7 @@ func (f Folder) Enrolment() (e Enrolment, err error) {
 	return e, nil
 }
 
-// ClusterOf reads the id of the cluster that a node.json is of.
+// ClusterOf reads the cluster's id from the text of a node.json.
 func ClusterOf(text []byte) (string, error) {
 	var e Enrolment
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -76,8 +76,8 @@ func ClusterOf(text []byte) (string, error) {
 	return e.Cluster, nil
 }
 
-// save replaces node.json as a whole and durably: after a power cut the node
-// must still know its peers.
+// save replaces node.json atomically and durably: after a power cut the node must still
+// know its peers.
 func (e Enrolment) save(f Folder) error {
 	b, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
@@ -115,9 +115,9 @@ func (f Folder) MustBeFree() error {
 	return fmt.Errorf("%w: %s, as %s", ErrEnrolled, e.Cluster, e.Host)
 }
 
-// Claim takes the folder for an enrolment. An agent that runs holds the
-// lock, and "in a cluster already" says more; so that is asked first, and again
-// once nobody else can change the answer.
+// Claim locks the folder for an enrolment. A running agent holds the lock, but "in a
+// cluster already" is the better error, so this is checked first, and again under the
+// lock, when nobody else can change it.
 func (f Folder) Claim() (*os.File, error) {
 	if err := f.MustBeFree(); err != nil {
 		return nil, err
@@ -133,8 +133,8 @@ func (f Folder) Claim() (*os.File, error) {
 	return held, nil
 }
 
-// Lock makes sure that one agent at a time uses the folder. The kernel lets
-// go of it with the process, whatever way that ends.
+// Lock makes sure that only one agent uses the folder. The kernel releases it when the
+// process ends, however that happens.
 func (f Folder) Lock() (*os.File, error) {
 	if err := os.MkdirAll(string(f), 0o755); err != nil {
 		return nil, fmt.Errorf("open state folder: %w", err)
@@ -177,10 +177,10 @@ func (f Folder) AwaitExit(ctx context.Context) error {
 	}
 }
 
-// Remove takes back an enrolment; run is the folder of what does not survive a reboot. The ranks' output is kept.
+// Remove deletes an enrolment; run is the folder for what does not survive a reboot. The ranks' output is kept.
 func (f Folder) Remove(run string) error {
-	// The identity goes first: without it the rest is no membership. The fence
-	// goes too: the leaders of another cluster may have lower terms.
+	// The identity goes first: without it the rest does not count as a membership. The
+	// fence goes too, because the leaders of another cluster may have lower terms.
 	return errors.Join(os.RemoveAll(f.Trust()), removeFile(f.file(enrolmentFile)), failover.Remove(string(f), run),
 		removeFile(f.Addresses()), removeFile(filepath.Join(run, "fence.json")))
 }

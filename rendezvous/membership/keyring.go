@@ -20,19 +20,19 @@ type KeyringConfig struct {
 	Logger *slog.Logger
 }
 
-// Keyring are this node's gossip keys: those in use, and those retired ones with which secrets of jobs that go on are
+// Keyring is this node's gossip keys: those in use, and retired ones with which secrets of unfinished jobs are
 // sealed.
 type Keyring struct {
 	cfg    KeyringConfig
 	gossip atomic.Pointer[gossip.Gossip] // nil while there is none
-	mu     sync.Mutex                    // over both files: a key goes from one to the other
+	mu     sync.Mutex                    // over both files: a key moves from one to the other
 }
 
 // NewKeyring makes one.
 func NewKeyring(cfg KeyringConfig) *Keyring { return &Keyring{cfg: cfg} }
 
-// Use has a gossip that was opened a moment ago use the keys of now, and of later: a key
-// is acknowledged only after gossip has it.
+// Use gives a newly opened gossip the current keys, and later ones: a key is acknowledged
+// only after gossip has it.
 func (k *Keyring) Use(g *gossip.Gossip) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -44,7 +44,7 @@ func (k *Keyring) Use(g *gossip.Gossip) error {
 	return g.SetKeyring(ring.Keys())
 }
 
-// Disuse is for a gossip that is to be closed.
+// Disuse detaches a gossip that is about to be closed.
 func (k *Keyring) Disuse() { k.gossip.Store(nil) }
 
 func (k *Keyring) load() (trust.Keyring, error)    { return trust.LoadGossipKeys(k.cfg.Trust) }
@@ -74,9 +74,9 @@ func keysOf(keys []wire.GossipKey) (ring trust.Keyring) {
 	return ring
 }
 
-// take takes the leader's gossip keys, unless this node knows a newer one than
-// any of them; it gives those that are in use then. Another member's, which may be
-// behind a step, are taken for a newer key alone.
+// take adopts the leader's gossip keys unless this node knows a newer one than any of
+// them, and gives those that are then in use. Keys of another member, which may be a step
+// behind, are adopted only if they have a newer key.
 func (k *Keyring) take(ring trust.Keyring, leaders bool) (trust.Keyring, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -93,13 +93,13 @@ func (k *Keyring) take(ring trust.Keyring, leaders bool) (trust.Keyring, error) 
 	if _, newer := own.Merge(ring); !newer && !leaders {
 		return own, nil
 	}
-	if err := k.retire(own.Without(ring)); err != nil { // first: a crash in between loses no key
+	if err := k.retire(own.Without(ring)); err != nil { // first, so that a crash in between loses no key
 		return own, err
 	}
 	if err := trust.SaveGossipKeys(k.cfg.Trust, ring); err != nil {
 		return own, err
 	}
-	if g := k.gossip.Load(); g != nil { // else it begins with what was saved
+	if g := k.gossip.Load(); g != nil { // else a later gossip begins with what was saved
 		if err := g.SetKeyring(ring.Keys()); err != nil {
 			return own, err
 		}
@@ -109,7 +109,7 @@ func (k *Keyring) take(ring trust.Keyring, leaders bool) (trust.Keyring, error) 
 	return ring, nil
 }
 
-// retire keeps keys for the secrets of jobs that go on. mu is held.
+// retire keeps keys for the secrets of unfinished jobs. mu is held.
 func (k *Keyring) retire(keys trust.Keyring) error {
 	old, err := k.retired()
 	if err != nil {
@@ -121,8 +121,8 @@ func (k *Keyring) retire(keys trust.Keyring) error {
 	return nil
 }
 
-// takeRetired takes up retired keys. Those that are not among them go, where a leader that has the same keys in use
-// says so.
+// takeRetired adopts retired keys. Own retired keys that are not among them are dropped if the leader, with the
+// same keys in use, says so.
 func (k *Keyring) takeRetired(t wire.Trusted, leaders bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,8 +147,8 @@ func (k *Keyring) takeRetired(t wire.Trusted, leaders bool) error {
 	return err
 }
 
-// settle forgets the keys that no job needs any more; it tells whether all secrets of jobs that go on can be opened
-// with those that are left.
+// settle forgets the keys that no job needs any more, and tells whether the remaining keys open all secrets of
+// unfinished jobs.
 func (k *Keyring) settle() (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -167,7 +167,7 @@ func (k *Keyring) settle() (bool, error) {
 	return true, trust.SaveRetired(k.cfg.Trust, needed)
 }
 
-// step takes the next step of a rotation.
+// step makes the next step of a rotation.
 func (k *Keyring) step() (bool, error) {
 	ring, _, err := k.now()
 	if err != nil {

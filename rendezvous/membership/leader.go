@@ -17,16 +17,17 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Leader lets in, takes out, signs and tells whom to trust, for as long as this node leads.
+// Leader admits and removes members and clients, signs certificates and tells members whom to trust, while this
+// node leads.
 type Leader struct {
 	m     *Membership
 	brain *lead.Leader
-	told  map[launcher.NodeID]string    // what each has acknowledged, and since when it is there
+	told  map[launcher.NodeID]string    // what each has acknowledged, and since when it has been up
 	said  map[launcher.NodeID]string    // why each could not be told
-	noCA  map[launcher.NodeID]time.Time // since when each is there that was told to forget the CA's key
+	noCA  map[launcher.NodeID]time.Time // since when each that was told to forget the CA's key has been up
 }
 
-// Lead makes the leader's part, until Close.
+// Lead begins the leader's part; Close ends it.
 func (m *Membership) Lead(brain *lead.Leader) *Leader {
 	l := &Leader{
 		m: m, brain: brain,
@@ -39,7 +40,7 @@ func (m *Membership) Lead(brain *lead.Leader) *Leader {
 // Close ends it: this node no longer leads.
 func (l *Leader) Close() { l.m.leads.Store(nil) }
 
-// Calls are what only a leader answers.
+// Calls are the procedures that only a leader answers.
 func (l *Leader) Calls() []wire.Call {
 	return []wire.Call{
 		wire.Token.Serve(l.token), wire.Join.Serve(l.join), wire.Login.Serve(l.login), wire.Renew.Serve(l.renew),
@@ -49,11 +50,11 @@ func (l *Leader) Calls() []wire.Call {
 
 const (
 	tellTrustWithin = 3 * time.Second
-	tellTrustAgain  = time.Second // where somebody could not be told
+	tellTrustAgain  = time.Second // after a member could not be told
 )
 
-// Run keeps every member told of who is one, and the gossip key unknown to
-// who was one. See rendezvous/trust/DESIGN.md.
+// Run keeps every member informed about who is a member, and rotates the gossip key so
+// that former members do not know it. See rendezvous/trust/DESIGN.md.
 func (l *Leader) Run(ctx context.Context) error {
 	for {
 		recordChanged := l.m.cfg.Record.Changed()
@@ -82,8 +83,8 @@ func (l *Leader) Run(ctx context.Context) error {
 	}
 }
 
-// tellTrust tells those that are there, side by side, and learns whether all of
-// them have acknowledged it.
+// tellTrust tells all members that are up, in parallel. all: each of them has
+// acknowledged it.
 func (l *Leader) tellTrust(ctx context.Context, roster rendezvous.Roster) (all bool, err error) {
 	m := l.m
 	settled, err := m.keys.settle()
@@ -95,7 +96,7 @@ func (l *Leader) tellTrust(ctx context.Context, roster rendezvous.Roster) (all b
 		return false, err
 	}
 	now.Settled = settled
-	// A list that has not changed is not told again for its place.
+	// A list that has not changed is not told again just because the record's index has.
 	text, err := json.Marshal([]any{now.Members.Members, now.Members.Clients, now.Keyring, now.Retired, now.Settled})
 	if err != nil {
 		return false, fmt.Errorf("tell members whom to trust: %w", err)
@@ -104,7 +105,7 @@ func (l *Leader) tellTrust(ctx context.Context, roster rendezvous.Roster) (all b
 	roster = slices.DeleteFunc(slices.Clone(roster), func(o rendezvous.Member) bool {
 		return !o.Ready || o.ID == m.cfg.Self.ID || l.told[o.ID] == o.Since.String()+same
 	})
-	if err := m.List.take(now.Members); err != nil { // this node's own next life begins with it
+	if err := m.List.take(now.Members); err != nil { // this node itself begins with it after a restart
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTrustWithin)
@@ -125,7 +126,7 @@ func (l *Leader) tellTrust(ctx context.Context, roster rendezvous.Roster) (all b
 		missing = true
 		if l.said[o.ID] != err.Error() {
 			l.said[o.ID] = err.Error()
-			m.log.Warn("a member is not told whom to trust, and the gossip key is not changed meanwhile",
+			m.log.Warn("a member cannot be told whom to trust; the gossip key is not changed until it can",
 				"node", o.Host, "error", err)
 		}
 	}
@@ -145,7 +146,7 @@ func (l *Leader) tellTrust(ctx context.Context, roster rendezvous.Roster) (all b
 	return !missing && !learned, err
 }
 
-// learn takes up keys that members have of an earlier leader: one that had begun a rotation, or had retired a key.
+// learn adopts keys that members have from an earlier leader, which had begun a rotation or had retired a key.
 func (l *Leader) learn(now wire.Trusted, answers []wire.Trusted) (learned bool, err error) {
 	want := keysOf(now.Keyring)
 	ring, before := want, trust.Retired(keysOf(now.Retired))
@@ -169,8 +170,8 @@ func (l *Leader) learn(now wire.Trusted, answers []wire.Trusted) (learned bool, 
 	return learned, err
 }
 
-// HandOverCA gives the CA's key to a node that becomes a voter or standby: it
-// may have to sign certificates when this one is gone.
+// HandOverCA gives the CA's key to a node that becomes a voter or standby: it may have to
+// sign certificates when this node is gone.
 func (l *Leader) HandOverCA(ctx context.Context, id launcher.NodeID) error {
 	ca, err := trust.LoadCA(l.m.List.cfg.Trust)
 	if err != nil {
@@ -183,8 +184,8 @@ func (l *Leader) HandOverCA(ctx context.Context, id launcher.NodeID) error {
 	return wire.KeepCA.Call(ctx, l.m.cfg.Dial.Client(id), wire.CAKey{PEM: pem})
 }
 
-// TakeBackCA has members forget the CA's key that neither vote nor stand by. It is
-// called between changes of roles, by who makes them.
+// TakeBackCA makes members that are neither voter nor standby forget the CA's key.
+// Whoever changes roles calls it between changes.
 func (l *Leader) TakeBackCA(ctx context.Context, roster rendezvous.Roster) {
 	for _, o := range roster {
 		if !o.Ready || o.ID == l.m.cfg.Self.ID || l.m.cfg.Failover.HasPart(o.ID) {
@@ -205,8 +206,8 @@ func (l *Leader) TakeBackCA(ctx context.Context, roster rendezvous.Roster) {
 	}
 }
 
-// NoteChanges records where members have moved to, so that they are found even when
-// nobody gossips, and which protocol they speak, so that it is known while they are off.
+// NoteChanges records members' new addresses, so that they are found even when nobody
+// gossips, and the protocol that they speak, so that it is known while they are off.
 func (l *Leader) NoteChanges(ctx context.Context, roster rendezvous.Roster) {
 	for _, o := range roster {
 		known, _ := l.m.cfg.Record.Node(o.ID)
@@ -227,13 +228,14 @@ func (l *Leader) NoteChanges(ctx context.Context, roster rendezvous.Roster) {
 	}
 }
 
-// renew signs a member's new certificate: for the node that the connection
-// proves, whatever the request says.
+// renew signs a member's new certificate, for the node that the connection proves,
+// whatever the request says.
 func (l *Leader) renew(_ context.Context, c wire.Caller, r wire.RenewRequest) (wire.RenewResponse, error) {
 	return l.m.sign(c.Node, r.CSR)
 }
 
-// Found writes a new cluster's first entry; at is where this node listens.
+// Found records a new cluster's first entry; at gives the address at which this node
+// listens.
 func (m *Membership) Found(ctx context.Context, at func(context.Context) (netip.Addr, error)) error {
 	founded := func() bool { c, _, _ := m.cfg.Record.Cluster(); return c != "" }
 	if founded() {

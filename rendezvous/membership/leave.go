@@ -10,14 +10,14 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// leave takes this node out of the cluster. The member that is asked is the one
-// that goes: a call that was passed on asks the leader to strike its sender.
+// leave removes a node from the cluster: the one that the user asked. A call that was
+// passed on asks the leader to strike its sender.
 func (m *Membership) leave(ctx context.Context, c wire.Caller, r wire.LeaveRequest) (wire.Empty, error) {
 	if err := c.MustBeRoot("leave the cluster"); err != nil {
 		return wire.Empty{}, err
 	}
 	if c.Forwarded() {
-		m.List.part(c.Node) // it is to hear the answer
+		m.List.part(c.Node) // it has to get the answer
 		l := m.leads.Load()
 		if l == nil {
 			return wire.Empty{}, fmt.Errorf("%s does not lead: %w", m.cfg.Self.Host, wire.ErrRetry)
@@ -53,8 +53,8 @@ func (m *Membership) leave(ctx context.Context, c wire.Caller, r wire.LeaveReque
 	return wire.Empty{}, nil
 }
 
-// askToLeave has this node struck from the record by another: a leader passes
-// the leadership on first, and stays until raft no longer needs its vote.
+// askToLeave asks another node to strike this one from the record. If this node leads it
+// passes the leadership on first, and stays until raft no longer needs its vote.
 func (m *Membership) askToLeave(ctx context.Context, c wire.Caller) error {
 	l := m.leads.Load()
 	switch {
@@ -67,16 +67,16 @@ func (m *Membership) askToLeave(ctx context.Context, c wire.Caller) error {
 			return wire.Leave.Call(ctx, leader, wire.LeaveRequest{})
 		})
 	case len(m.cfg.Record.Nodes()) <= 1:
-		return l.brain.Retire(m.cfg.Self.ID) // the last one takes the cluster with it
+		return l.brain.Retire(m.cfg.Self.ID) // the last member ends the cluster
 	}
 	m.cfg.Failover.PassOn(true)
 	return fmt.Errorf("%s passes the leadership on: %w", m.cfg.Self.Host, wire.ErrRetry)
 }
 
-// Leader is the other node that leads.
+// Leader is the leader, if that is another node.
 func (m *Membership) Leader() (wire.Leader, error) {
 	id := m.cfg.Failover.Leader()
-	if id == "" || id == m.cfg.Self.ID { // or elected, but not ready yet
+	if id == "" || id == m.cfg.Self.ID { // or this node is elected but not ready yet
 		return wire.Leader{}, m.NoLeader()
 	}
 	return wire.Leader{
@@ -85,19 +85,19 @@ func (m *Membership) Leader() (wire.Leader, error) {
 	}, nil
 }
 
-// beRemoved takes the leader's word that this node is a member no more: as after
-// `leave`, its keys go and its agent ends.
+// beRemoved is called by the leader when this node is no longer a member: as after
+// `leave`, its keys are deleted and its agent ends.
 func (m *Membership) beRemoved(_ context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
 	if err := m.mustLead(c); err != nil {
 		return wire.Empty{}, err
 	}
 	m.cfg.Audit.Member("removed", c, m.cfg.Self.Host, nil)
-	m.log.Warn("this machine is taken out of its cluster", "leader", c.Host)
+	m.log.Warn("this machine was removed from its cluster", "leader", c.Host)
 	m.goodBye()
 	return wire.Empty{}, nil
 }
 
-// goodBye ends this node's membership on its own side, once the answer is out.
+// goodBye ends the membership on this node once the answer is out.
 func (m *Membership) goodBye() {
 	if g := m.keys.gossip.Load(); g != nil {
 		if err := g.Leave(2 * time.Second); err != nil {
@@ -107,8 +107,8 @@ func (m *Membership) goodBye() {
 	m.leaveOnce.Do(func() { time.AfterFunc(100*time.Millisecond, func() { close(m.left) }) })
 }
 
-// forget is a leave without anybody's knowing: of a machine that the cluster has
-// taken out while it was off, or whose cluster is gone.
+// forget is a leave of which nobody is told: for a machine that the cluster removed while
+// it was off, or whose cluster is gone.
 func (m *Membership) forget() error {
 	if m.leads.Load() != nil && len(m.cfg.Record.Nodes()) > 1 {
 		return fmt.Errorf("leave the cluster: %w: this machine leads: leave without --force", wire.ErrDenied)

@@ -20,28 +20,28 @@ import (
 // ListConfig of a List. All of it is needed.
 type ListConfig struct {
 	Self   launcher.NodeID
-	Trust  string // folder of this node's keys, its certificate, and the list that it was told
+	Trust  string // folder of this node's keys, its certificate, and the member list that it was told
 	Record *rendezvous.Record
-	Now    func() time.Time // the clock that certificates are judged by
+	Now    func() time.Time // the clock for checking certificates
 	Logger *slog.Logger
 }
 
-// List is who is a member and who a client, as far as this node knows: its own copy of the record, or the list that it
-// was told last, whichever is newer. See rendezvous/trust/DESIGN.md, "The member list".
+// List is who is a member and who is a client, as far as this node knows: its own copy of the record or the list
+// that it was told last, whichever is newer. See rendezvous/trust/DESIGN.md, "The member list".
 type List struct {
-	// Gate judges all handshakes by this list.
+	// Gate checks all handshakes against this list.
 	Gate *trust.Gate
 
 	cfg    ListConfig
 	told   rendezvous.Latest[*wire.MemberList]
 	taking sync.Mutex    // over told and its file
-	ask    chan struct{} // for a newer one; has room for one who is not on it
+	ask    chan struct{} // a request for a newer list; has room for one
 
-	parting sync.Map      // by id, who asks to leave; see part
-	parted  chan struct{} // that time is over for one; has room for one
+	parting sync.Map      // by id: nodes that are leaving; see part
+	parted  chan struct{} // signals that partWithin is over for one; has room for one
 }
 
-// OpenList reads this node's certificate, which it renews where it can do so alone, and the list that it was told last.
+// OpenList reads this node's certificate, renewing it if it can do so alone, and the list that it was told last.
 func OpenList(cfg ListConfig) (*List, error) {
 	l := &List{cfg: cfg, ask: make(chan struct{}, 1), parted: make(chan struct{}, 1)}
 	id, err := trust.LoadIdentity(cfg.Trust)
@@ -73,14 +73,13 @@ func saveList(folder string, r wire.MemberList) error {
 	return trust.SaveMembers(folder, append(text, '\n'))
 }
 
-// later tells whether a place of the record comes after another.
+// later tells whether one position in the record comes after another.
 func later(e launcher.Epoch, index uint64, than launcher.Epoch, thanIndex uint64) bool {
 	c := e.Compare(than)
 	return c > 0 || c == 0 && index > thanIndex
 }
 
-// newerTold is the list that this node was told, where it is newer than its own copy of the record; nil where that one
-// counts.
+// newerTold is the list that this node was told if it is newer than its own copy of the record, else nil.
 func (l *List) newerTold() *wire.MemberList {
 	_, _, index := l.cfg.Record.Cluster()
 	if t := l.told.Load(); t != nil && (index == 0 || later(t.Epoch, t.Index, l.cfg.Record.Epoch(), index)) {
@@ -89,7 +88,7 @@ func (l *List) newerTold() *wire.MemberList {
 	return nil
 }
 
-// member finds one on the newest list that this node has.
+// member finds a member on the newest list that this node has.
 func (l *List) member(id launcher.NodeID) (wire.Member, bool) {
 	if t := l.newerTold(); t != nil {
 		for _, m := range t.Members {
@@ -120,17 +119,18 @@ func (l *List) Client(id string) (rendezvous.Client, bool) {
 	return l.cfg.Record.Client(id)
 }
 
-// Listed tells of a member by the record, or by the list that this node was told.
+// Listed gives a member's host and address from the record or from the list that this
+// node was told.
 func (l *List) Listed(id launcher.NodeID) (host string, at netip.AddrPort, ok bool) {
 	if m, ok := l.cfg.Record.Node(id); ok {
 		return m.Host, m.Addr, true
 	}
-	m, ok := l.member(id) // outside raft, or with a copy that lags behind
+	m, ok := l.member(id) // for a node outside raft, or whose copy lags behind
 	return m.Host, m.Addr, ok
 }
 
-// known tells whether this node knows who is a member: one that has just been founded does not, nor one that joined
-// and has met no leader.
+// known tells whether this node knows who is a member: the founder does not before the first entry, nor does a node
+// that has joined and has not heard a leader yet.
 func (l *List) known() bool {
 	_, _, index := l.cfg.Record.Cluster()
 	return index > 0 || l.told.Load() != nil
@@ -151,7 +151,7 @@ func (l *List) now() wire.MemberList {
 	return r
 }
 
-// take takes a list that is of a later place than the one told before, or of the same.
+// take adopts a list that is not older than the one told before.
 func (l *List) take(r wire.MemberList) error {
 	l.taking.Lock()
 	defer l.taking.Unlock()
@@ -160,7 +160,7 @@ func (l *List) take(r wire.MemberList) error {
 		return nil
 	}
 	if old != nil && slices.Equal(old.Members, r.Members) && slices.EqualFunc(old.Clients, r.Clients, sameClient) {
-		l.told.Store(&r) // its place may lag behind on disk: the list is the same
+		l.told.Store(&r) // only the position on disk may lag: the list is the same
 		return nil
 	}
 	if err := saveList(l.cfg.Trust, r); err != nil {
@@ -174,14 +174,14 @@ func sameClient(a, b rendezvous.Client) bool {
 	return a.ID == b.ID && a.User == b.User && a.Host == b.Host && a.Key == b.Key
 }
 
-// admits is what every handshake and every call asks: by name and key. Whoever has joined while this node was away is
-// refused at first, and asked about.
+// admits checks id and key of a peer at every handshake and every call. A peer that joined while this node was away
+// is refused at first, and a newer list is asked for.
 func (l *List) admits(p trust.Peer, key trust.Pin) error {
 	if p.Role == trust.RoleClient {
 		return l.admitsClient(p, key)
 	}
 	if !l.known() {
-		return nil // nobody has told it yet: the certificate's word
+		return nil // no list yet: the certificate has to do
 	}
 	m, known := l.member(launcher.NodeID(p.NodeID))
 	switch {
@@ -191,13 +191,13 @@ func (l *List) admits(p trust.Peer, key trust.Pin) error {
 	case m.Key != "" && m.Key != key.String():
 		return fmt.Errorf("%s has another key", m.Host)
 	case p.Role != trust.RoleNode:
-		return fmt.Errorf("%s is a node, and no %s", m.Host, p.Role)
+		return fmt.Errorf("%s is a node, not a %s", m.Host, p.Role)
 	}
 	return nil
 }
 
-// admitsClient asks the list of clients. Unlike a member, one is never let in on its
-// certificate's word alone.
+// admitsClient checks the list of clients. Unlike a member, a client is never admitted by
+// its certificate alone.
 func (l *List) admitsClient(p trust.Peer, key trust.Pin) error {
 	switch c, listed := l.Client(p.NodeID); {
 	case !listed:
@@ -209,7 +209,7 @@ func (l *List) admitsClient(p trust.Peer, key trust.Pin) error {
 	return nil
 }
 
-// want has a newer list asked for, unless that is under way.
+// want requests a newer list, unless a request is under way.
 func (l *List) want() {
 	select {
 	case l.ask <- struct{}{}:
@@ -217,24 +217,24 @@ func (l *List) want() {
 	}
 }
 
-// partWithin is how long somebody who leaves of his own accord may keep what is
-// open: the answer to that goes over it.
+// partWithin is how long a node that leaves by its own request may keep its connections:
+// the answer goes over one of them.
 const partWithin = 10 * time.Second
 
-// part lets a node that asks to leave keep its open connections for a while. It
-// gets no new ones, and its calls on the old ones are refused.
+// part lets a leaving node keep its open connections for a while. It gets no new ones,
+// and its calls on the old ones are refused.
 func (l *List) part(id launcher.NodeID) {
 	l.parting.Store(id, true)
 	time.AfterFunc(partWithin, func() {
 		l.parting.Delete(id)
 		select {
 		case l.parted <- struct{}{}:
-		default: // whoever enforces the list is about to look
+		default: // enforce is about to look
 		}
 	})
 }
 
-// isGone tells of a node that it is no member any more, and of a client that it is none.
+// isGone tells whether an id is neither a member's (any more) nor a client's.
 func (l *List) isGone(id string) bool {
 	if _, parts := l.parting.Load(launcher.NodeID(id)); parts || !l.known() || launcher.NodeID(id) == l.cfg.Self {
 		return false

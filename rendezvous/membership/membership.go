@@ -26,17 +26,17 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a node's Membership. All of it is needed, but for Management.
+// Config of a node's Membership. All of it is needed except Management.
 type Config struct {
 	Self       rendezvous.Self
-	Management string // as the user named it
+	Management string // as the user gave it
 	List       *List
 	Keyring    *Keyring
 	Record     *rendezvous.Record
 	Dial       *dial.Dialer
 	Failover   *failover.Failover
 	Agent      *agent.Agent
-	// Present is who gossips, Inventory this machine's hardware.
+	// Present are the members that gossip, Inventory is this machine's hardware.
 	Present   *rendezvous.Latest[[]gossip.Peer]
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Audit     audit.Trail
@@ -46,14 +46,14 @@ type Config struct {
 // Membership is a node's part in who is a member.
 type Membership struct {
 	List *List
-	// Listener lets in who is listed, to calls and to raft.
+	// Listener accepts connections of listed peers, for calls and for raft.
 	Listener *trust.Listener
 
 	cfg  Config
 	keys *Keyring
 	log  *slog.Logger
 
-	shunned   atomic.Bool                // all that answered this node when it asked refused it
+	shunned   atomic.Bool                // every member that answered this node's question refused it
 	leads     rendezvous.Latest[*Leader] // nil while this node does not lead
 	left      chan struct{}              // closed when this node has left the cluster
 	leaveOnce sync.Once
@@ -70,7 +70,7 @@ func Open(cfg Config) (*Membership, error) {
 	return m, err
 }
 
-// refused writes down a connection that the listener has turned away.
+// refused records a connection that the listener has refused.
 func (m *Membership) refused(from netip.AddrPort, err error) {
 	m.log.Debug("refuse a connection", "from", from, "error", err)
 	m.cfg.Audit.Unauthenticated(audit.Line{What: "handshake", From: from.String(), Outcome: audit.Refused,
@@ -80,7 +80,8 @@ func (m *Membership) refused(from netip.AddrPort, err error) {
 // ErrLeft ends Run: this node has left its cluster.
 var ErrLeft = errors.New("this node has left the cluster")
 
-// Run keeps this node's certificate, list and keys, and connections to those that are listed.
+// Run keeps this node's certificate, list and keys up to date, and closes connections of those that are no longer
+// listed.
 func (m *Membership) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.keepCertificate(ctx) })
@@ -100,7 +101,7 @@ func (m *Membership) Run(ctx context.Context) error {
 // Left is closed once this node has left its cluster.
 func (m *Membership) Left() <-chan struct{} { return m.left }
 
-// Calls are what this node answers whether it leads or not.
+// Calls are the procedures that this node answers whether it leads or not.
 func (m *Membership) Calls() []wire.Call {
 	return []wire.Call{
 		wire.Token.Around(m.tokenFrom), wire.Leave.Serve(m.leave), wire.Refresh.Serve(m.refresh),
@@ -109,7 +110,7 @@ func (m *Membership) Calls() []wire.Call {
 	}
 }
 
-// enforce closes what those have open who are members no more.
+// enforce closes the connections of former members and clients.
 func (m *Membership) enforce(ctx context.Context) error {
 	for {
 		recordChanged := m.cfg.Record.Changed()
@@ -126,7 +127,7 @@ func (m *Membership) enforce(ctx context.Context) error {
 	}
 }
 
-// trusted is what this node knows of members and keys, for another one.
+// trusted is what this node knows about members and keys, for another node.
 func (m *Membership) trusted() (wire.Trusted, error) {
 	ring, retired, err := m.keys.now()
 	if err != nil {
@@ -135,7 +136,7 @@ func (m *Membership) trusted() (wire.Trusted, error) {
 	return wire.Trusted{Members: m.List.now(), Keyring: wireKeys(ring), Retired: wireKeys(trust.Keyring(retired))}, nil
 }
 
-// mustLead refuses members' calls that are the leader's to make.
+// mustLead refuses calls that only the leader may make.
 func (m *Membership) mustLead(c wire.Caller) error {
 	if c.Node != m.cfg.Failover.Leader() {
 		return fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
@@ -143,7 +144,7 @@ func (m *Membership) mustLead(c wire.Caller) error {
 	return nil
 }
 
-// keepTrusted takes the leader's word whom to trust.
+// keepTrusted takes the leader's list of whom to trust.
 func (m *Membership) keepTrusted(_ context.Context, c wire.Caller, t wire.Trusted) (wire.Trusted, error) {
 	if err := m.mustLead(c); err != nil {
 		return wire.Trusted{}, err
@@ -159,7 +160,7 @@ func (m *Membership) keepTrusted(_ context.Context, c wire.Caller, t wire.Truste
 		return wire.Trusted{}, err
 	}
 	now, err := m.trusted()
-	now.Members = wire.MemberList{} // nobody asked
+	now.Members = wire.MemberList{} // not asked for
 	return now, err
 }
 
@@ -177,12 +178,12 @@ func (m *Membership) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wir
 		return wire.Empty{}, err
 	}
 	if trust.PinOf(ca.Cert) != trust.PinOf(m.List.Gate.Identity().CA) {
-		return wire.Empty{}, fmt.Errorf("%w: the CA key is another cluster's", wire.ErrDenied)
+		return wire.Empty{}, fmt.Errorf("%w: the CA key belongs to another cluster", wire.ErrDenied)
 	}
 	return wire.Empty{}, trust.SaveCA(m.List.cfg.Trust, ca)
 }
 
-// dropCA forgets the CA's key, on the leader's word.
+// dropCA forgets the CA's key when the leader says so.
 func (m *Membership) dropCA(_ context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
 	if err := m.mustLead(c); err != nil {
 		return wire.Empty{}, err
@@ -191,15 +192,15 @@ func (m *Membership) dropCA(_ context.Context, c wire.Caller, _ wire.Empty) (wir
 }
 
 const (
-	// askAgain is the pause between two rounds of asking members what they know.
+	// askAgain is the pause between two rounds of asking members for their list and keys.
 	askAgain = time.Second
-	// lonelyAfter is how often a node that hears nobody by gossip asks: its keys, or its list, may be old.
+	// lonelyAfter is how often a node that hears nobody by gossip asks: its keys or its list may be old.
 	lonelyAfter   = 5 * time.Second
 	askListWithin = 3 * time.Second
 )
 
-// keepList asks members for their list and keys, when somebody came who is not on
-// this node's own list, and when it hears nobody.
+// keepList asks members for their list and keys when a peer came that is not on this
+// node's own list, and when it hears nobody.
 func (m *Membership) keepList(ctx context.Context) error {
 	lonely := time.NewTicker(lonelyAfter)
 	defer lonely.Stop()
@@ -229,12 +230,12 @@ func (m *Membership) hearsOthers() bool {
 	})
 }
 
-// shunnedText is what to do about refusals by all who answer.
-const shunnedText = "if it was taken out of the cluster while it was off (`sparkrun status` on another machine), " +
-	"`sudo sparkrun leave --force` here removes its keys; else look at the clocks, and at audit.log there"
+// shunnedText says what to do when all members that answer refuse this node.
+const shunnedText = "if it was removed from the cluster while it was off (`sparkrun status` on another machine), " +
+	"`sudo sparkrun leave --force` here removes its keys; else check the clocks, and audit.log there"
 
-// NoLeader says in one line what is wrong and what helps: ErrNoLeader where
-// waiting does not, ErrRetry where an election is under way.
+// NoLeader says in one line what is wrong and what helps: ErrNoLeader if waiting does not
+// help, ErrRetry if an election is under way.
 func (m *Membership) NoLeader() error {
 	if m.shunned.Load() {
 		return fmt.Errorf("%w: the other members refuse this machine: %s", wire.ErrNoLeader, shunnedText)
@@ -242,8 +243,8 @@ func (m *Membership) NoLeader() error {
 	return m.cfg.Failover.NoLeader()
 }
 
-// askForList asks the members on this node's own list, all at once: whatever is
-// newer counts.
+// askForList asks the members on this node's own list, all in parallel, and adopts
+// whatever is newer.
 func (m *Membership) askForList(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askListWithin)
 	defer cancel()
@@ -259,7 +260,7 @@ func (m *Membership) askForList(ctx context.Context) {
 			case err == nil:
 				answered.Add(1)
 				err = m.takeTold(t)
-			case strings.Contains(err.Error(), "tls: bad certificate"): // all that a refused end learns, and without a type
+			case strings.Contains(err.Error(), "tls: bad certificate"): // all that the refused end learns; the error has no type
 				refused.Add(1)
 			}
 			if err != nil {
@@ -274,7 +275,7 @@ func (m *Membership) askForList(ctx context.Context) {
 	}
 }
 
-// takeTold takes what a member that does not lead has told.
+// takeTold adopts what a member that does not lead has told.
 func (m *Membership) takeTold(t wire.Trusted) error {
 	if err := m.List.take(t.Members); err != nil {
 		return err
@@ -285,8 +286,8 @@ func (m *Membership) takeTold(t wire.Trusted) error {
 	return m.keys.takeRetired(t, false)
 }
 
-// where gives a member's present address: our own by the hardware, another's
-// by gossip.
+// where gives a member's current address: our own from the hardware, another's from
+// gossip.
 func (m *Membership) where(id launcher.NodeID) (netip.AddrPort, error) {
 	if id != m.cfg.Self.ID {
 		return m.cfg.Dial.Locate(id)
@@ -295,7 +296,7 @@ func (m *Membership) where(id launcher.NodeID) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(mgmt.Addr, m.cfg.Self.RPCPort), err
 }
 
-// record writes an entry, unless it is there.
+// record writes an entry unless it is there.
 func (m *Membership) record(ctx context.Context, e rendezvous.Entry, there func() bool) error {
 	return m.cfg.Failover.Recorder(0).Apply(ctx, e, there)
 }

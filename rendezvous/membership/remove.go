@@ -15,11 +15,11 @@ import (
 
 const (
 	removeWithin = 25 * time.Second
-	// tellRemoved bounds telling the machine that is taken out; it need not answer.
+	// tellRemoved bounds the call to the machine that is removed; it need not answer.
 	tellRemoved = 3 * time.Second
 )
 
-// removeNode takes a member out for good, whether it answers or not: see
+// removeNode removes a member for good, whether it answers or not: see
 // rendezvous/trust/DESIGN.md, "One removal".
 func (l *Leader) removeNode(
 	ctx context.Context, c wire.Caller, r wire.RemoveNodeRequest,
@@ -40,7 +40,7 @@ func (l *Leader) removeNode(
 	}
 	gone := roster[i]
 	if gone.ID == l.m.cfg.Self.ID {
-		if !r.Force { // or the leadership would move for a removal that the next one refuses
+		if !r.Force { // else the leadership might move for a removal that the next leader refuses
 			if err := l.brain.Retire(gone.ID); err != nil {
 				return res, fmt.Errorf("remove %s: %w", r.Host, err)
 			}
@@ -67,7 +67,7 @@ func (l *Leader) removeNode(
 	return res, nil
 }
 
-// handOn is for a leader that is to be taken out itself: the next one does it.
+// handOn is for a leader that is to be removed itself: the next leader does it.
 func (l *Leader) handOn(ctx context.Context, members int) error {
 	m, host := l.m, l.m.cfg.Self.Host
 	if members < 2 {
@@ -84,16 +84,15 @@ func (l *Leader) handOn(ctx context.Context, members int) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("remove %s: it leads, and nobody takes its place: %w", host, ctx.Err())
+			return fmt.Errorf("remove %s: it leads, and no other node takes over: %w", host, ctx.Err())
 		}
 	}
 	return fmt.Errorf("%s has passed the leadership on: %w", host, wire.ErrRetry)
 }
 
-// endJobsOn makes sure that no job has ranks on a member; force ends those that
-// have.
+// endJobsOn makes sure that no job has ranks on a member; force ends the jobs that have.
 func (l *Leader) endJobsOn(ctx context.Context, gone rendezvous.Member, force bool, why string) error {
-	if force && !gone.Ready { // it need not be waited for: whoever removes it says so
+	if force && !gone.Ready { // no need to wait for it: the user who removes it says that it is off
 		at := rendezvous.Place{Node: gone.ID, Host: gone.Host}
 		addrs := failover.AddressesOf(rendezvous.Roster{gone}, at, l.m.cfg.Inventory.Load())
 		if sign := l.m.cfg.Failover.SignOfLife(ctx, gone.ID, addrs); sign == "" {
@@ -127,7 +126,7 @@ func (l *Leader) endJobsOn(ctx context.Context, gone rendezvous.Member, force bo
 	}
 }
 
-// strike removes a member other than this one, which leads.
+// strike removes another member from the record; this node leads.
 func (l *Leader) strike(ctx context.Context, id launcher.NodeID) error {
 	if _, in := l.m.cfg.Record.Node(id); in {
 		if err := l.brain.Retire(id); err != nil {

@@ -17,8 +17,8 @@ import (
 const (
 	// CALifetime is how long a cluster's CA certificate is valid; no certificate outlives it.
 	CALifetime = 10 * 365 * 24 * time.Hour
-	// CertLifetime is how long a node's or client's certificate is valid. It bounds only a stolen key that nobody
-	// noticed: a noticed one is removed from the membership list, which counts at once.
+	// CertLifetime is how long a node's or client's certificate is valid. It limits only the use of a stolen key
+	// that nobody has noticed: a noticed one is removed from the membership list, which takes effect at once.
 	CertLifetime = 30 * 24 * time.Hour
 	// clockSkew is how far a peer's clock may be behind ours without seeing our new certificate as not yet valid.
 	clockSkew = time.Hour
@@ -27,7 +27,7 @@ const (
 )
 
 // NewCSR makes a certificate request (PKCS #10, DER): the public key, and the proof that the sender has the private
-// one. The name in it is for people who look at it; Issue does not read it.
+// one. The name in it is only for display; Issue does not read it.
 func NewCSR(key Key, nodeID string) ([]byte, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader,
 		&x509.CertificateRequest{Subject: pkix.Name{CommonName: nodeID}}, key.value())
@@ -37,14 +37,14 @@ func NewCSR(key Key, nodeID string) ([]byte, error) {
 	return csr, nil
 }
 
-// CA signs the certificates of one cluster. Whoever has it can make members: it lives on voters and standbys only.
+// CA signs the certificates of one cluster. Whoever has it can make members, so only voters and standbys have it.
 type CA struct {
 	Cert    *x509.Certificate
 	Cluster string // UUID, also written into every certificate
 	key     Key
 }
 
-// NewCA makes the CA of a new cluster. It errs if cluster is not a lower-case UUID.
+// NewCA makes the CA of a new cluster. cluster must be a lower-case UUID.
 func NewCA(cluster string, now time.Time) (*CA, error) {
 	if !uuidForm().MatchString(cluster) {
 		return nil, fmt.Errorf("make CA: cluster id %q is not a lower-case UUID", cluster)
@@ -71,7 +71,7 @@ func NewCA(cluster string, now time.Time) (*CA, error) {
 }
 
 // Issue signs a certificate for the key that csr (DER) proves possession of; every name, date and right in it comes
-// from the arguments. The caller has made sure that nodeID is not somebody else's: Issue cannot know.
+// from the arguments. The caller has made sure that nodeID does not belong to another node: Issue cannot know.
 func (ca *CA) Issue(csr []byte, nodeID, host string, role Role, now time.Time) (*x509.Certificate, error) {
 	peer := Peer{NodeID: nodeID, Host: host, Role: role, Cluster: ca.Cluster}
 	if err := peer.validate(); err != nil {
@@ -104,10 +104,10 @@ func (ca *CA) Issue(csr []byte, nodeID, host string, role Role, now time.Time) (
 	return cert, nil
 }
 
-// RenewalPeer says to whom a renewal belongs: old (DER) is a certificate of this cluster and csr (DER) is by the same
-// key. The old one may have expired, so that a cluster that was off for months comes back; whether the peer is still
-// a member with this key is for the caller to ask before it calls Issue. A replayed request is harmless: what it
-// yields serves the same key only.
+// RenewalPeer says for whom a renewal is: old (DER) is a certificate of this cluster and csr (DER) is for the same
+// key. The old one may have expired, so that a cluster that was off for months can come back. The caller must check
+// that the peer is still a member with this key before it calls Issue. A replayed request is harmless: its
+// certificate is for the same key only.
 func RenewalPeer(ca *x509.Certificate, old, csr []byte) (Peer, Pin, error) {
 	cert, err := x509.ParseCertificate(old)
 	if err != nil {
@@ -122,13 +122,14 @@ func RenewalPeer(ca *x509.Certificate, old, csr []byte) (Peer, Pin, error) {
 		return Peer{}, Pin{}, fmt.Errorf("renew certificate of %s: %w", peer.NodeID, err)
 	}
 	if !public.Equal(cert.PublicKey) {
-		return Peer{}, Pin{}, fmt.Errorf("renew certificate of %s: the request is by another key: %w", peer.NodeID,
+		return Peer{}, Pin{}, fmt.Errorf("renew certificate of %s: the request is for another key: %w", peer.NodeID,
 			ErrForeign)
 	}
 	return peer, KeyOf(cert), nil
 }
 
-// provenKey reads nothing of a certificate request but its key, once its signature has shown that the sender has it.
+// provenKey reads only the key of a certificate request, whose signature proves that the sender has the private
+// key.
 func provenKey(csr []byte) (*ecdsa.PublicKey, error) {
 	if len(csr) > maxCSR {
 		return nil, fmt.Errorf("certificate request has %d bytes, limit %d", len(csr), maxCSR)
@@ -156,7 +157,8 @@ func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, key Key) 
 	return x509.ParseCertificate(der)
 }
 
-// MarshalPEM is the CA with its private key, for [SaveCA] and for handing it to another voter over a Gate's connection.
+// MarshalPEM is the CA with its private key, for [SaveCA] and for sending it to another voter over a Gate's
+// connection.
 func (ca *CA) MarshalPEM() ([]byte, error) { return marshalBundle(ca.key, ca.Cert) }
 
 // ParseCA reads what MarshalPEM wrote and checks that key and certificate belong together.
@@ -172,8 +174,8 @@ func ParseCA(text []byte) (*CA, error) {
 	return &CA{Cert: certs[0], Cluster: cluster, key: key}, nil
 }
 
-// marshalBundle writes a key and its certificate, the latter first of certs, as one PEM text: one file is one rename,
-// so a key and a certificate that do not match can never be found on disk.
+// marshalBundle writes a key and its certificate, which is the first of certs, as one PEM text: one file is
+// replaced by one rename, so a key and a certificate on disk always match.
 func marshalBundle(key Key, certs ...*x509.Certificate) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key.value())
 	if err != nil {
@@ -186,7 +188,7 @@ func marshalBundle(key Key, certs ...*x509.Certificate) ([]byte, error) {
 	return text, nil
 }
 
-// parseBundle reads one key and exactly n certificates, the first being the key's. Its errors quote nothing of the
+// parseBundle reads one key and exactly n certificates, the first being the key's. Its errors quote no part of the
 // text.
 func parseBundle(text []byte, n int) (Key, []*x509.Certificate, error) {
 	block, rest := pem.Decode(text)

@@ -11,13 +11,13 @@ import (
 
 // Config is what a Gate needs.
 type Config struct {
-	// Identity is this machine's own; it can be replaced later ([Gate.Renew]) under open listeners.
+	// Identity is this machine's own; it can be replaced later ([Gate.Renew]) while listeners are open.
 	Identity *Identity
-	// Members returns nil for a peer that belongs to the cluster now with this key ([KeyOf]), else why not. It is
-	// asked in every handshake and by every Gate.Peer, from many goroutines; it must answer from memory. What it
-	// refuses is revoked.
+	// Members returns nil for a peer that now belongs to the cluster with this key ([KeyOf]), else why not. It is
+	// called in every handshake and by every Gate.Peer, from many goroutines; it must answer from memory. A peer
+	// that it refuses is revoked.
 	Members func(p Peer, key Pin) error
-	// Now is the clock certificates are checked by; nil means time.Now.
+	// Now is the clock for checking certificates; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -28,7 +28,7 @@ type Gate struct {
 	current atomic.Pointer[Identity]
 }
 
-// NewGate errs if Identity or Members is missing.
+// NewGate makes a Gate; Identity and Members are required.
 func NewGate(c Config) (*Gate, error) {
 	if c.Identity == nil || c.Members == nil {
 		return nil, errors.New("make gate: Identity and Members are required")
@@ -41,10 +41,10 @@ func NewGate(c Config) (*Gate, error) {
 	return g, nil
 }
 
-// Identity is the one in use.
+// Identity is the current one.
 func (g *Gate) Identity() *Identity { return g.current.Load() }
 
-// Renew puts a new certificate of the same peer in use from the next handshake on; open connections stay.
+// Renew uses a new certificate of the same peer from the next handshake on; open connections stay.
 func (g *Gate) Renew(id *Identity) error {
 	if old := g.Identity().Peer; id.NodeID != old.NodeID || id.Cluster != old.Cluster || id.Role != old.Role {
 		return fmt.Errorf("renew identity of %s %s in cluster %s: the new one is of %s %s in cluster %s",
@@ -54,16 +54,16 @@ func (g *Gate) Renew(id *Identity) error {
 	return nil
 }
 
-// Proto is one ALPN protocol of a listener, and whom it lets in before any handler has run.
+// Proto is one ALPN protocol of a listener, and whom it admits before any handler runs.
 type Proto struct {
 	Name string
-	// Open lets in clients, and newcomers without any certificate, beside nodes: handlers must ask Gate.Peer.
-	// A protocol that is not Open, or that nobody named, is for nodes alone.
+	// Open also admits clients, and newcomers without any certificate: handlers must ask Gate.Peer. A protocol that
+	// is not Open, or not in the list, is for nodes only.
 	Open bool
 }
 
-// Server is the configuration of a listener. A certificate that is shown must be good, on any protocol; showing none is
-// allowed on an Open one only.
+// Server is the configuration of a listener. A certificate that is shown must be valid, on any protocol; showing
+// none is allowed only on an Open one.
 func (g *Gate) Server(protos ...Proto) *tls.Config {
 	open := map[string]bool{}
 	var names []string
@@ -93,15 +93,15 @@ func (g *Gate) Server(protos ...Proto) *tls.Config {
 	return c
 }
 
-// Client is the configuration for dialling the node whose UUID is want; "" means any member node. The address dialled
-// plays no part in it.
+// Client is the configuration for dialling the node whose UUID is want; "" means any member node. The dialled
+// address does not matter.
 func (g *Gate) Client(want string, protos ...string) *tls.Config {
 	c := base(protos, g.now)
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		id := g.Identity()
-		// The server would only answer "bad certificate", which helps nobody.
+		// The server would only answer "bad certificate", which does not help.
 		if now := g.now(); now.After(id.Cert.NotAfter) {
-			return nil, fmt.Errorf("dial as %s: own %w: it ended %s, the clock says %s", id.NodeID, ErrExpired,
+			return nil, fmt.Errorf("dial as %s: own %w: it expired %s, the clock says %s", id.NodeID, ErrExpired,
 				id.Cert.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 		}
 		return id.certificate(), nil
@@ -122,9 +122,9 @@ func (g *Gate) Client(want string, protos ...string) *tls.Config {
 	return c
 }
 
-// JoinClient is the configuration for dialling a cluster that one knows by its pin alone: to join it, or to renew a
-// certificate that has expired. The server is checked inside the handshake, before a byte of the caller's is sent, and
-// is shown no certificate. A nil now means time.Now.
+// JoinClient is the configuration for dialling a cluster of which only the pin is known: to join it, or to renew a
+// certificate that has expired. The server is checked during the handshake, before a byte of the caller is sent,
+// and is shown no certificate. A nil now means time.Now.
 func JoinClient(pin Pin, now func() time.Time, protos ...string) *tls.Config {
 	if now == nil {
 		now = time.Now
@@ -149,10 +149,10 @@ func JoinClient(pin Pin, now func() time.Time, protos ...string) *tls.Config {
 	return c
 }
 
-// Peer says who is at the other end of a connection whose handshake a Gate's configuration has checked, and asks
-// Members again, for connections outlive membership. They may outlive the certificate too: that is checked in
-// handshakes only, so that a renewal breaks no stream. ErrNoCertificate means a newcomer, whom only Join and renewal
-// may serve.
+// Peer says who is at the other end of a connection whose handshake a Gate's configuration has checked. It asks
+// Members again, because connections may outlive membership. They may outlive the certificate too: that is checked
+// only in handshakes, so that a renewal breaks no stream. ErrNoCertificate means a newcomer, which only Join and
+// renewal may serve.
 func (g *Gate) Peer(cs tls.ConnectionState) (Peer, error) {
 	if len(cs.PeerCertificates) == 0 {
 		return Peer{}, ErrNoCertificate

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Identity is what this machine shows to others: a certificate, its key, and the CA they share. It is never changed.
+// Identity is what this machine shows to others: a certificate, its key, and the common CA. It is immutable.
 type Identity struct {
 	Peer // as the certificate says
 	Cert *x509.Certificate
@@ -17,8 +17,8 @@ type Identity struct {
 	key  Key
 }
 
-// NewIdentity puts together the key and what a join or a renewal brought (DER both), checking that they belong
-// together. An expired certificate is accepted: it is needed to ask for the next one.
+// NewIdentity makes an identity from the key and the certificates (both DER) of a join or a renewal, and checks
+// that they belong together. An expired certificate is accepted: it is needed to ask for the next one.
 func NewIdentity(key Key, cert, ca []byte) (*Identity, error) {
 	parsedCert, err := x509.ParseCertificate(cert)
 	if err != nil {
@@ -42,7 +42,7 @@ func newIdentity(key Key, cert, ca *x509.Certificate) (*Identity, error) {
 	return &Identity{Peer: peer, Cert: cert, CA: ca, key: key}, nil
 }
 
-// CSR asks for the next certificate of the same key, see [RenewalPeer].
+// CSR is a request for the next certificate of the same key, see [RenewalPeer].
 func (id *Identity) CSR() ([]byte, error) { return NewCSR(id.key, id.NodeID) }
 
 // Renewed is the same identity with its next certificate (DER).
@@ -55,12 +55,12 @@ func (id *Identity) RenewAt() time.Time {
 	return id.Cert.NotBefore.Add(id.Cert.NotAfter.Sub(id.Cert.NotBefore) * 2 / 3)
 }
 
-// certificate includes the CA's, for a newcomer knows only its pin.
+// certificate includes the CA's, because a newcomer knows only its pin.
 func (id *Identity) certificate() *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{id.Cert.Raw, id.CA.Raw}, PrivateKey: id.key.value(), Leaf: id.Cert}
 }
 
-// LogValue names the identity, instead of the certificates in full.
+// LogValue names the identity instead of printing whole certificates.
 func (id *Identity) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("node", id.NodeID), slog.String("host", id.Host),
 		slog.String("role", string(id.Role)),

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// GossipKey is one of memberlist's keys, 32 bytes. Its number says how many members had been taken out of the cluster
-// when it was made: one that is lower than today's count is known to somebody who has gone.
+// GossipKey is one of memberlist's keys, 32 bytes. Its number says how many members had been removed from the
+// cluster when it was made: if it is lower than the current count, a removed member knows the key.
 type GossipKey struct {
 	Number uint64
 	Secret
@@ -20,7 +20,8 @@ type GossipKey struct {
 // NewGossipKey makes a key.
 func NewGossipKey(number uint64) GossipKey { return GossipKey{number, randomSecret(gossipKeyBytes)} }
 
-// compare orders keys by age. Two leaders, each cut off from the other, may have made one of the same number.
+// compare orders keys by age. Two leaders that were cut off from each other may have made keys with the same
+// number.
 func (k GossipKey) compare(o GossipKey) int {
 	return cmp.Or(cmp.Compare(k.Number, o.Number), bytes.Compare(k.Reveal(), o.Reveal()))
 }
@@ -28,7 +29,7 @@ func (k GossipKey) compare(o GossipKey) int {
 // Keyring is a node's gossip keys: the first encrypts, all decrypt. There is more than one only while keys are rotated.
 type Keyring []GossipKey
 
-// Newest is the latest made of a keyring that has a key.
+// Newest is the newest key of a keyring that is not empty.
 func (r Keyring) Newest() GossipKey { return slices.MaxFunc(r, GossipKey.compare) }
 
 // Equal tells whether the keys and their order are the same.
@@ -40,9 +41,9 @@ func (r Keyring) has(k GossipKey) bool {
 	return slices.ContainsFunc(r, func(o GossipKey) bool { return o.Secret.Equal(k.Secret) })
 }
 
-// Step is the keyring's next one on the way to a single key that nobody knows who is among the removals; false where
-// it is there. Each step may be taken only when every member that is there has acknowledged the one before: what one
-// member encrypts with, all others must have.
+// Step gives the next keyring on the way to a single key that no removed member knows; false: this one is there
+// already. Each step may be taken only when every member that is up has acknowledged the one before: the key that
+// one member encrypts with, all others must have.
 func (r Keyring) Step(removals uint64) (Keyring, bool) {
 	newest := r.Newest()
 	switch {
@@ -57,8 +58,8 @@ func (r Keyring) Step(removals uint64) (Keyring, bool) {
 	return r, false
 }
 
-// Merge takes over what another keyring has that is newer: a rotation that an earlier leader had begun. A key that
-// had been in use encrypts no more once a newer one is known.
+// Merge adds newer keys of another keyring: a rotation that an earlier leader had begun. The old key does not
+// encrypt any more once a newer one is known.
 func (r Keyring) Merge(o Keyring) (Keyring, bool) {
 	if len(o) == 0 || r.has(o.Newest()) || o.Newest().compare(r.Newest()) < 0 {
 		return r, false
@@ -73,7 +74,7 @@ func (r Keyring) Merge(o Keyring) (Keyring, bool) {
 	return out, true
 }
 
-// Keys are the bytes, for memberlist.
+// Keys are the raw bytes, for memberlist.
 func (r Keyring) Keys() [][]byte {
 	out := make([][]byte, len(r))
 	for i, k := range r {
@@ -82,7 +83,7 @@ func (r Keyring) Keys() [][]byte {
 	return out
 }
 
-// Check errs for a keyring that cannot be used.
+// Check returns an error for a keyring that cannot be used.
 func (r Keyring) Check() error {
 	if len(r) == 0 {
 		return errors.New("the list is empty")
@@ -95,7 +96,7 @@ func (r Keyring) Check() error {
 	return nil
 }
 
-// Without is what a keyring has beside another.
+// Without is the keys of r that are not in o.
 func (r Keyring) Without(o Keyring) Keyring {
 	return slices.DeleteFunc(slices.Clone(r), o.has)
 }
@@ -147,8 +148,8 @@ func loadKeys(dir, file string) (Keyring, error) {
 		return nil, err
 	}
 	var keys []keyOnDisk
-	if json.Unmarshal(text, &keys) != nil { // its error could quote a key
-		var old [][]byte // before keys had numbers
+	if json.Unmarshal(text, &keys) != nil { // its error text could quote a key
+		var old [][]byte // the format before keys had numbers
 		keys = nil
 		if json.Unmarshal(text, &old) != nil {
 			return nil, errors.New("it is not a JSON list of keys")

@@ -14,39 +14,40 @@ import (
 	"time"
 )
 
-// ListenerConfig is what a Listener needs. Zero numbers take the default named.
+// ListenerConfig is what a Listener needs. Zero numbers mean the default named.
 type ListenerConfig struct {
 	Gate   *Gate
 	Protos []Proto // as for Gate.Server
-	// Refused is called for each connection that was refused, with the reason; nil: nobody is told. It must not
-	// block. A connection that the other side gave up before it had shown anything does not count.
+	// Refused, if not nil, is called for each connection that was refused, with the reason. It must not block. It
+	// is not called for a connection that the other side gave up before it had shown anything.
 	Refused func(from netip.AddrPort, err error)
 
 	// Handshake is how long a handshake may take; default 5 s.
 	Handshake time.Duration
-	// HalfOpen is how many handshakes may be under way, HalfOpenPerAddr of one address; default 256 and 32.
+	// HalfOpen is how many handshakes may be under way, HalfOpenPerAddr from one address; default 256 and 32.
 	HalfOpen, HalfOpenPerAddr int
-	// Unauthenticated is how many connections may be open that showed no certificate, UnauthenticatedPerAddr of one
-	// address; default 64 and 16. UnauthenticatedFor is how long one of them may last; default 1 min: a join waits
-	// 30 s for its leader.
+	// Unauthenticated is how many connections without a certificate may be open, UnauthenticatedPerAddr from one
+	// address; default 64 and 16. UnauthenticatedFor is how long one of them may last; default 1 min, because a
+	// join waits up to 30 s for its leader.
 	Unauthenticated, UnauthenticatedPerAddr int
 	UnauthenticatedFor                      time.Duration
-	// PeerConns is how many connections one member may have open; default 256. One that has more is refused the next.
+	// PeerConns is how many connections one member may have open; default 256. Any further one is refused.
 	PeerConns int
 }
 
-// Why a Listener closed a connection itself.
+// Reasons for which a Listener closes a connection itself.
 var (
 	ErrSlow     = errors.New("the handshake took too long")
 	ErrTooMany  = errors.New("too many connections")
 	errShowsNot = errors.New("showed no certificate for too long")
 )
 
-// Listener is where a node's connections come in, at all of its addresses together. It makes the handshakes, bounds what
-// the unauthenticated can hold open, and closes what members hold open who are members no more.
+// Listener accepts a node's connections on all of its addresses. It makes the handshakes, bounds what
+// unauthenticated peers can hold open, and closes the connections of former members.
 //
-// Where there are too many, the address that holds most of them loses its oldest: a true handshake takes milliseconds,
-// so what is held open is always the oldest, and an address that holds few loses nothing to one that holds many.
+// If there are too many, the address with the most connections loses its oldest one: a genuine handshake takes
+// milliseconds, so a connection that is merely held open is always the oldest, and an address with few connections
+// loses nothing to one with many.
 type Listener struct {
 	cfg ListenerConfig
 	tls *tls.Config
@@ -57,7 +58,7 @@ type Listener struct {
 	peers           map[string]map[*conn]struct{} // by node id
 }
 
-// NewListener errs if Gate is missing.
+// NewListener makes a Listener; Gate is required.
 func NewListener(cfg ListenerConfig) (*Listener, error) {
 	if cfg.Gate == nil {
 		return nil, errors.New("make listener: Gate is required")
@@ -84,25 +85,25 @@ func NewListener(cfg ListenerConfig) (*Listener, error) {
 	}, nil
 }
 
-// TLS is the configuration that handshakes are made with, for a server that wants to know its protocols: a copy, as
-// http.Server writes to its own.
+// TLS is the configuration of the handshakes, for a server that needs to know the protocols: a copy, because
+// http.Server changes the one that it gets.
 func (l *Listener) TLS() *tls.Config { return l.tls.Clone() }
 
-// conn is a connection as it came in; TLS is spoken over it.
+// conn is an accepted TCP connection, below TLS.
 type conn struct {
 	net.Conn
 	l     *Listener
 	from  netip.AddrPort
-	since uint64 // counts connections: the lower, the older
+	since uint64 // number of the connection: the lower, the older
 
 	// Under l.mu.
-	in   *pool // it is counted there; nil: nowhere, or as a peer's
+	in   *pool // the pool that counts it; nil: none, or it counts as a peer's
 	peer string
-	why  error // the listener closed it
+	why  error // why the listener closed it
 	end  *time.Timer
 }
 
-// Close frees its place in the quota.
+// Close also removes the connection from its quota.
 func (c *conn) Close() error {
 	c.l.mu.Lock()
 	c.uncount()
@@ -129,8 +130,8 @@ func (c *conn) uncount() {
 	}
 }
 
-// drop closes a connection for a reason; l.mu is held. Unsent bytes are thrown away: nobody must wait for a peer
-// that does not read.
+// drop closes a connection for a reason; l.mu is held. Unsent bytes are thrown away, so that nobody waits for a
+// peer that does not read.
 func (c *conn) drop(why error) {
 	c.why = why
 	c.uncount()
@@ -140,14 +141,14 @@ func (c *conn) drop(why error) {
 	_ = c.Conn.Close()
 }
 
-// pool are connections of one state.
+// pool is the connections in one state.
 type pool struct {
 	max, perAddr, n int
 	conns           map[netip.Addr][]*conn // oldest first
 	last            uint64
 }
 
-// add counts a connection, and gives the one that has to be closed for it; nil as a rule.
+// add counts a connection and gives the one that has to be closed for it; usually nil.
 func (p *pool) add(c *conn) (out *conn) {
 	a := c.from.Addr()
 	p.last++
@@ -183,7 +184,7 @@ func (p *pool) remove(c *conn) {
 	}
 }
 
-// admit counts a connection that has come.
+// admit counts a new connection.
 func (l *Listener) admit(raw net.Conn) *conn {
 	c := &conn{Conn: raw, l: l}
 	if a, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
@@ -202,12 +203,12 @@ func (l *Listener) admit(raw net.Conn) *conn {
 func (l *Listener) expel(c *conn, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.end != nil { // else it has been closed or counted anew meanwhile
+	if c.end != nil { // else it was closed or counted elsewhere in the meantime
 		c.drop(why)
 	}
 }
 
-// settle counts a connection whose handshake is done as what it has proven to be.
+// settle counts a connection whose handshake is done as authenticated or not.
 func (l *Listener) settle(c *conn, cs tls.ConnectionState) error {
 	peer, err := l.cfg.Gate.Peer(cs)
 	l.mu.Lock()
@@ -236,7 +237,7 @@ func (l *Listener) settle(c *conn, cs tls.ConnectionState) error {
 	return nil
 }
 
-// Sweep closes the connections of those whom gone names, by node id.
+// Sweep closes the connections of the node ids for which gone is true.
 func (l *Listener) Sweep(gone func(nodeID string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,8 +250,8 @@ func (l *Listener) Sweep(gone func(nodeID string) bool) {
 	}
 }
 
-// Listen makes the handshakes of what raw accepts. What the returned listener accepts is a *tls.Conn whose handshake is
-// done; closing it closes raw, gives up the handshakes and waits for them.
+// Listen makes the handshakes of connections that raw accepts. The returned listener's Accept gives a *tls.Conn
+// whose handshake is done; closing it closes raw, aborts the handshakes and waits for them.
 func (l *Listener) Listen(raw net.Listener) net.Listener {
 	dl := &tlsListener{Listener: raw, owner: l, done: make(chan net.Conn), ended: make(chan struct{})}
 	dl.ctx, dl.cancel = context.WithCancel(context.Background())
@@ -264,7 +265,7 @@ type tlsListener struct {
 	ctx    context.Context // until Close
 	cancel context.CancelFunc
 	done   chan net.Conn
-	ended  chan struct{} // accept has; err says why
+	ended  chan struct{} // closed when accept has ended; err says why
 	err    error
 	tasks  sync.WaitGroup
 }
@@ -287,7 +288,7 @@ func (l *tlsListener) Close() error {
 	return err
 }
 
-// passing are errors of an accept after which the next one may do: out of descriptors, as a rule.
+// passing are errors of Accept that may go away, usually a lack of descriptors.
 var passing = []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED}
 
 func (l *tlsListener) accept() {
@@ -313,7 +314,7 @@ func (l *tlsListener) accept() {
 	}
 }
 
-// greet makes one handshake and passes the connection on.
+// greet makes one handshake and passes the connection to Accept.
 func (l *tlsListener) greet(c *conn) {
 	t := tls.Server(c, l.owner.tls)
 	err := t.HandshakeContext(l.ctx)
@@ -330,7 +331,7 @@ func (l *tlsListener) greet(c *conn) {
 	}
 	l.owner.mu.Lock()
 	if c.why != nil {
-		err = c.why // better than what closing it caused
+		err = c.why // the cause, instead of the error that closing it caused
 	}
 	l.owner.mu.Unlock()
 	_ = c.Close()
@@ -339,7 +340,8 @@ func (l *tlsListener) greet(c *conn) {
 	}
 }
 
-// gaveUp tells that the other side hung up: routes that lose a race do.
+// gaveUp tells whether the other side closed the connection, as a dialler does on routes
+// that lose its race.
 func gaveUp(err error) bool {
 	broken, ok := errors.AsType[*net.OpError](err)
 	return errors.Is(err, io.EOF) || ok && broken.Op == "read"

@@ -10,11 +10,11 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Retired are keys that were gossip keys, the latest first. They open what was sealed with them, for jobs that are to be
-// tried again, and are good for nothing else: nothing is sealed with them, and gossip does not take them.
+// Retired are former gossip keys, the latest first. They only open what was sealed with them, for further attempts
+// of jobs: nothing is sealed with them any more, and gossip does not accept them.
 type Retired Keyring
 
-// Add takes up more of them.
+// Add adds more retired keys.
 func (r Retired) Add(more Keyring) Retired {
 	out := append(Keyring(slices.Clone(r)), more.Without(Keyring(r))...)
 	slices.SortStableFunc(out, func(a, b GossipKey) int { return b.compare(a) })
@@ -24,18 +24,19 @@ func (r Retired) Add(more Keyring) Retired {
 // Equal tells whether the keys are the same.
 func (r Retired) Equal(o Retired) bool { return Keyring(r).Equal(Keyring(o)) }
 
-// Sealed is a box, and the words that it opens for.
+// Sealed is a sealed box and the words that it is bound to.
 type Sealed struct {
 	Box   []byte
 	Words []string
 }
 
-// SecretWords are what a job's secret is sealed for: in another job's spec, or another user's, the same box does not open.
+// SecretWords are the words that a job's secret is bound to: in the spec of another job or user the same box does
+// not open.
 func SecretWords(job launcher.JobID, user, name string) []string {
 	return []string{string(job), user, name}
 }
 
-// SealedIn are the secrets of jobs.
+// SealedIn lists the sealed secrets of jobs.
 func SealedIn(specs []launcher.Spec) (out []Sealed) {
 	for _, s := range specs {
 		for _, x := range s.Secrets {
@@ -45,9 +46,9 @@ func SealedIn(specs []launcher.Spec) (out []Sealed) {
 	return out
 }
 
-// Keep leaves out those that none of the boxes needs, but for the latest: somebody may have sealed with it a moment ago.
-// It is false where a box opens by none of these, and by none of the keyring's: a key is missing here, and nobody can be
-// told which are to go.
+// Keep drops the keys that none of the boxes needs, except the latest: somebody may have sealed with it just now.
+// It is false if a box opens with none of these keys and none of the keyring's: then a key is missing here, and
+// other nodes cannot be told which keys to drop.
 func (r Retired) Keep(keyring Keyring, boxes []Sealed) (Retired, bool, error) {
 	used := make([]bool, len(r))
 	all := true
@@ -99,7 +100,7 @@ func SaveRetired(dir string, r Retired) error {
 	return nil
 }
 
-// LoadRetired returns none where there is no file: no key has been rotated yet.
+// LoadRetired returns none if there is no file: no key has been rotated yet.
 func LoadRetired(dir string) (Retired, error) {
 	keyring, err := loadKeys(dir, retiredFile)
 	if errors.Is(err, fs.ErrNotExist) {

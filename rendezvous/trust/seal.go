@@ -11,22 +11,22 @@ import (
 	"slices"
 )
 
-// sealInfo keeps the sealing keys apart from every other use of a gossip key (RFC 5869, section 3.2).
+// sealInfo separates the sealing keys from every other use of a gossip key (RFC 5869, section 3.2).
 const sealInfo = "sparkrun job secrets v1"
 
-// sealVersion begins each box: AES-256-GCM, its nonce first.
+// sealVersion is the first byte of each box; the nonce and the AES-256-GCM text follow.
 const sealVersion = 1
 
-// ErrSealed: a box was not sealed with any key that this node has, or for something else.
+// ErrSealed: a box was not sealed with any key that this node has, or is bound to other words.
 var ErrSealed = errors.New("it does not open here")
 
-// Sealer seals what the record may keep and members alone may read. Its keys come of the gossip keys, which every
-// member has and the record never: a node that joins later can open what was sealed before; one that is removed
-// cannot open what is sealed once these keys are changed. Members keep the keys of before for the jobs that need
+// Sealer seals what may be in the record but only members may read. Its keys are derived from the gossip keys,
+// which every member has and the record never: a node that joins later can open what was sealed before; a removed
+// node cannot open what is sealed after these keys have changed. Members keep former keys for the jobs that need
 // them.
-type Sealer struct{ keys []cipher.AEAD } // the one that seals first
+type Sealer struct{ keys []cipher.AEAD } // the first one seals
 
-// NewSealer takes a keyring as LoadGossipKeys gives it, and the keys that came before, which only open.
+// NewSealer takes a keyring as LoadGossipKeys gives it, and the retired keys, which only open.
 func NewSealer(keyring Keyring, retired Retired) (Sealer, error) {
 	if len(keyring) == 0 {
 		return Sealer{}, errors.New("make sealer: no key")
@@ -50,7 +50,8 @@ func NewSealer(keyring Keyring, retired Retired) (Sealer, error) {
 	return s, nil
 }
 
-// Seal gives a box that opens for the same words only: whose it is, and what for.
+// Seal gives a box that opens only with the same words, which say whose it is and what
+// for.
 func (s Sealer) Seal(plain Secret, words ...string) ([]byte, error) {
 	bound, err := json.Marshal(words)
 	if err != nil {

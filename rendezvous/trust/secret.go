@@ -11,9 +11,10 @@ import (
 
 const redacted = "[redacted]"
 
-// sealed holds a value that no formatter, logger or encoder shows. Methods alone would not do: fmt calls none on an
-// unexported field of a struct, and follows a pointer there when the verb does not fit. Of a func it prints the
-// address. A func also makes == a compile error, so that nobody compares secrets in telling time.
+// sealed holds a value that no formatter, logger or encoder shows. Methods alone are not enough: fmt calls none on
+// an unexported field of a struct, and follows a pointer there when the verb does not fit. Of a func it prints only
+// the address. A func also makes == a compile error, so that nobody compares secrets in a time that depends on
+// them.
 type sealed[T any] struct{ open func() T }
 
 func seal[T any](v T) sealed[T] { return sealed[T]{func() T { return v }} }
@@ -26,17 +27,17 @@ func (s sealed[T]) value() (v T) {
 	return v
 }
 
-// Format answers every verb of fmt.
+// Format prints the placeholder for every verb of fmt.
 func (sealed[T]) Format(f fmt.State, _ rune) { fmt.Fprint(f, redacted) }
 
-// LogValue answers slog.
+// LogValue is the placeholder for slog.
 func (sealed[T]) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalText answers JSON and its like, where the value is a field of something that is logged.
+// MarshalText is the placeholder for JSON and other encoders, for a field of something that is logged.
 func (sealed[T]) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// Secret is bytes that show only when asked with Reveal: half a token, a gossip key. Encoders write "[redacted]" for
-// it: what is sent or stored is Reveal's answer.
+// Secret is bytes that only Reveal shows: half a token, a gossip key. Encoders write "[redacted]" for it: to send
+// or store it, use Reveal.
 type Secret struct{ sealed[[]byte] }
 
 // NewSecret keeps b, which the caller must not change afterwards.
@@ -44,7 +45,7 @@ func NewSecret(b []byte) Secret { return Secret{seal(b)} }
 
 func randomSecret(n int) Secret {
 	b := make([]byte, n)
-	rand.Read(b) // never fails: it ends the process instead
+	rand.Read(b) // never returns an error: it would end the process instead
 	return NewSecret(b)
 }
 
@@ -54,10 +55,10 @@ func (s Secret) Reveal() []byte { return s.value() }
 // Equal takes the same time whatever differs.
 func (s Secret) Equal(o Secret) bool { return subtle.ConstantTimeCompare(s.Reveal(), o.Reveal()) == 1 }
 
-// Key is an ECDSA P-256 private key. It is never shown, and cannot be taken out but by saving it.
+// Key is an ECDSA P-256 private key. It is never shown; it can only be saved.
 type Key struct{ sealed[*ecdsa.PrivateKey] }
 
-// NewKey makes a key. It never leaves the machine it was made on, except a CA's ([CA.MarshalPEM]).
+// NewKey makes a key. A key never leaves the machine that made it, except a CA's ([CA.MarshalPEM]).
 func NewKey() (Key, error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

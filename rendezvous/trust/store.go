@@ -11,13 +11,13 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
-// The files of a trust folder, which is theirs alone (0700). Each is 0600 and replaced as a whole.
+// The files of a trust folder (0700), which has nothing else. Each is 0600 and replaced as a whole.
 const (
 	identityFile = "node.pem"     // key, certificate, CA certificate; written last: its presence is enrolment
 	caFile       = "ca.pem"       // CA key and certificate; on voters and standbys only
 	gossipFile   = "gossip.json"  // list of numbers and base64 keys, the one that encrypts first
-	retiredFile  = "retired.json" // the same of keys that are no gossip keys any more; see Retired
-	membersFile  = "roll.json"    // who is a member, as a leader told it last; a client's: what it knows of its cluster
+	retiredFile  = "retired.json" // the same for former gossip keys; see Retired
+	membersFile  = "roll.json"    // the member list from the last leader; on a client: what it knows about its cluster
 	clientFile   = "client.pem"   // a client's key, certificate, CA certificate
 )
 
@@ -26,20 +26,20 @@ const (
 	maxFile        = 1 << 20 // bytes; ours have under 4 KiB
 )
 
-// SaveIdentity writes the identity and so completes an enrolment: save everything else that belongs to it first.
+// SaveIdentity writes the identity and so completes an enrolment: save everything else of it first.
 func SaveIdentity(dir string, id *Identity) error {
 	return saveIdentity(dir, identityFile, id)
 }
 
-// LoadIdentity wraps fs.ErrNotExist where there is none. An expired one loads.
+// LoadIdentity wraps fs.ErrNotExist if there is none. An expired identity loads.
 func LoadIdentity(dir string) (*Identity, error) { return loadIdentity(dir, identityFile) }
 
-// SaveClient and LoadClient are for a client's: they do not make a member of a machine.
+// SaveClient saves a client's identity, which does not make the machine a member.
 func SaveClient(dir string, id *Identity) error {
 	return saveIdentity(dir, clientFile, id)
 }
 
-// LoadClient does as LoadIdentity.
+// LoadClient is LoadIdentity for a client.
 func LoadClient(dir string) (*Identity, error) { return loadIdentity(dir, clientFile) }
 
 func saveIdentity(dir, file string, id *Identity) error {
@@ -70,9 +70,9 @@ func loadIdentity(dir, file string) (*Identity, error) {
 	return id, nil
 }
 
-// Enrolled says whether this machine belongs to a cluster. What a crash leaves behind before SaveIdentity is no enrolment
-// and may be written over: false, nil. An identity that is there but cannot be used is an error, never a quiet false:
-// enrolling again would make a second node of this one.
+// Enrolled says whether this machine belongs to a cluster. What a crash leaves behind before SaveIdentity is not an
+// enrolment and may be overwritten: false, nil. An identity that exists but cannot be used is an error, never just
+// false: enrolling again would make a second node of this one.
 func Enrolled(dir string) (bool, error) {
 	id, err := LoadIdentity(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +82,7 @@ func Enrolled(dir string) (bool, error) {
 		_, err = LoadGossipKeys(dir)
 	}
 	if err != nil {
-		return false, fmt.Errorf("check enrolment: %w (mend it, or remove %s to join anew)", err, dir)
+		return false, fmt.Errorf("check enrolment: %w (repair it, or remove %s to join again)", err, dir)
 	}
 	return true, nil
 }
@@ -99,7 +99,7 @@ func SaveCA(dir string, ca *CA) error {
 	return nil
 }
 
-// ForgetCA removes the CA's key from a node that shall not hold it any more.
+// ForgetCA removes the CA's key from a node that must not hold it any more.
 func ForgetCA(dir string) error {
 	if err := os.Remove(filepath.Join(dir, caFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget CA: %w", err)
@@ -107,7 +107,7 @@ func ForgetCA(dir string) error {
 	return durable.SyncDir(dir)
 }
 
-// SaveMembers writes the list of members, or what a client knows of its cluster, whatever its form.
+// SaveMembers writes the member list, or what a client knows about its cluster, in whatever format.
 func SaveMembers(dir string, text []byte) error {
 	if err := writeFile(dir, membersFile, text); err != nil {
 		return fmt.Errorf("save member list: %w", err)
@@ -115,7 +115,7 @@ func SaveMembers(dir string, text []byte) error {
 	return nil
 }
 
-// LoadMembers wraps fs.ErrNotExist where there is none.
+// LoadMembers wraps fs.ErrNotExist if there is none.
 func LoadMembers(dir string) ([]byte, error) {
 	text, err := readFile(filepath.Join(dir, membersFile))
 	if err != nil {
@@ -138,13 +138,13 @@ func LoadCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
-// writeFile replaces a file so that a crash at any point leaves the old content or the new, whole. Several processes may
-// do so at once, as a user's commands do.
+// writeFile replaces a file so that a crash at any point leaves the whole old or the whole new content. Several
+// processes may do so at once, as a user's commands do.
 func writeFile(dir, name string, content []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.Chmod(dir, 0o700); err != nil { // it may have been there
+	if err := os.Chmod(dir, 0o700); err != nil { // it may have existed
 		return err
 	}
 	if err := durable.Write(filepath.Join(dir, name), content, 0o600); err != nil {
@@ -153,14 +153,14 @@ func writeFile(dir, name string, content []byte) error {
 	return durable.SyncDir(filepath.Dir(dir)) // dir may be new
 }
 
-// readFile refuses a file that others than its owner can touch: a key they may have read is no key.
+// readFile refuses a file that others than its owner can access: a key that they may have read is worthless.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // of the open file, so that it cannot be exchanged in between
+	info, err := f.Stat() // of the open file, so that it cannot be replaced in between
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: not a regular file", path)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("%s: mode %04o lets others than its owner at a key: run `chmod 600 %s`, and replace the key if they may have read it", path, mode, path)
+		return nil, fmt.Errorf("%s: mode %04o lets others than its owner read or change a key: run `chmod 600 %s`, and replace the key if they may have read it", path, mode, path)
 	}
 	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {

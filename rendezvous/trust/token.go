@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// ErrTokenMalformed: the text is no token, or not all of one. Whether a token may be used is the record's to say.
+// ErrTokenMalformed: the text is not a token, or not a whole one. Whether a token may be used, the record says.
 var ErrTokenMalformed = errors.New("not a sparkrun token")
 
 const (
@@ -22,24 +22,24 @@ const (
 
 	tokenPrefix = "spk1" // the number is the format's version
 	secretBytes = 16
-	maxToken    = 256 // bytes of text looked at; a token has 71
+	maxToken    = 256 // bytes of text that are read; a token has 71
 )
 
-// Token is an invitation: whom to trust (Pin) and the proof of being invited (Secret). Printed or logged it shows its
-// ID only.
+// Token is an invitation: whom to trust (Pin) and the proof of being invited (Secret). Printed or logged it shows
+// only its ID.
 type Token struct {
 	Pin    Pin
 	Secret Secret
 }
 
-// TokenRecord is what the cluster keeps of a token. Nothing in it helps to join: the secret has 128 random bits, so its
-// hash cannot be searched for.
+// TokenRecord is what the cluster keeps of a token. Nothing in it helps to join: the secret has 128 random bits, so
+// it cannot be found from its hash.
 type TokenRecord struct {
 	ID      string    `json:"id"`      // [TokenID]; for audit lines, `token ls`, and as the key
 	Hash    string    `json:"hash"`    // [HashSecret]
-	Role    Role      `json:"role"`    // what it lets in
-	Uses    int       `json:"uses"`    // joins still allowed; who applies a join subtracts 1
-	Expires time.Time `json:"expires"` // first instant at which it is refused
+	Role    Role      `json:"role"`    // what it admits
+	Uses    int       `json:"uses"`    // joins still allowed; each join subtracts 1
+	Expires time.Time `json:"expires"` // from this moment on it is refused
 }
 
 // NewToken makes a token for uses (at least 1) joins within lifetime (above 0) and the record that recognises it.
@@ -86,31 +86,31 @@ func ParseToken(text string) (Token, error) {
 		return malformed("its third part is damaged")
 	}
 	t := Token{Pin: Pin(pin), Secret: NewSecret(secret)}
-	// The decoder skips line breaks and ignores spare bits; one token shall have one spelling.
+	// The decoder skips line breaks and ignores spare bits, but a token must have only one spelling.
 	if subtle.ConstantTimeCompare([]byte(t.Reveal()), []byte(text)) != 1 {
 		return malformed("it has characters that do not belong")
 	}
 	return t, nil
 }
 
-// Reveal is the token's text, spk1.PIN.SECRET: for the person who asked for it, once.
+// Reveal is the token's text, spk1.PIN.SECRET, to be shown once to the person who asked for it.
 func (t Token) Reveal() string {
 	return tokenPrefix + "." + t.Pin.String() + "." + base64.RawURLEncoding.EncodeToString(t.Secret.Reveal())
 }
 
-// ID names the token without giving it away.
+// ID names the token without revealing it.
 func (t Token) ID() string { return TokenID(t.Secret) }
 
-// String is for people: the ID, never the secret.
+// String is for display: the ID, never the secret.
 func (t Token) String() string { return "token " + t.ID() + " " + redacted }
 
-// Format answers every verb of fmt.
+// Format prints String for every verb of fmt.
 func (t Token) Format(f fmt.State, _ rune) { fmt.Fprint(f, t.String()) }
 
-// LogValue answers slog.
+// LogValue is the ID, for slog.
 func (t Token) LogValue() slog.Value { return slog.StringValue(t.ID()) }
 
-// MarshalText answers JSON and its like, where a Token is a field of something logged.
+// MarshalText is String for JSON and other encoders, for a field of something that is logged.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // HashSecret is what is kept of a token's secret: SHA-256 in hex, prefixed so that it means nothing elsewhere.

@@ -7,7 +7,7 @@
 //     during the handshake ([JoinClient]), so the secret only ever reaches a node of the cluster that made it.
 //   - The newcomer's key never leaves it; [CA.Issue] signs its public half and takes nothing else from its request.
 //   - Revoking a node is removing it from the list: no CRL, no waiting for the certificate to run out.
-//   - Who has shown nothing yet passes a [Listener], which bounds what the unauthenticated can hold open.
+//   - Connections come in through a [Listener], which bounds what unauthenticated peers can hold open.
 //
 // It must not: open a listener or dial; gossip or vote; keep the list of members or of tokens (both are passed in); decide
 // what an admitted peer may do beyond its role.
@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-// Why a peer was refused. Handshake errors wrap one of these; the other end sees only "bad certificate".
+// Reasons for refusing a peer. Handshake errors wrap one of these; the other end sees only "bad certificate".
 var (
 	ErrNoCertificate = errors.New("peer sent no certificate")
 	ErrForeign       = errors.New("certificate is not of this cluster")
@@ -36,14 +36,15 @@ var (
 	ErrRole          = errors.New("role does not allow this")
 )
 
-// Role is what a certificate or a token is good for. It is part of the certificate, so one kind cannot pass for
+// Role is what a certificate or a token is for. It is part of the certificate, so that one kind cannot be used as
 // another.
 type Role string
 
 const (
 	RoleNode   Role = "node"   // runs ranks, gossips, votes; may act as TLS server and client
 	RoleClient Role = "client" // a person's machine: may only dial, and only protocols that are Open
-	// RoleWitness is of tokens alone: who comes in by one votes and gets no ranks. Its certificate is a node's.
+	// RoleWitness is a role of tokens only: a machine that joins with one votes and gets no ranks. Its certificate
+	// has RoleNode.
 	RoleWitness Role = "witness"
 )
 
@@ -55,12 +56,12 @@ type Peer struct {
 	Cluster string // UUID, lower case
 }
 
-// UUIDs are kept in one spelling, so that comparing strings compares identities.
+// UUIDs have only one spelling here, so that comparing strings compares identities.
 var uuidForm = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 })
 
-// A host name ends up in logs and on terminals: no spaces, control characters or quotes; 64 is HOST_NAME_MAX.
+// A host name is shown in logs and on terminals: no spaces, control characters or quotes; 64 is HOST_NAME_MAX.
 var hostForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`) })
 
 func (p Peer) validate() error {
@@ -77,7 +78,7 @@ func (p Peer) validate() error {
 	return nil
 }
 
-// uri is the identity's only machine-read place in a certificate: sparkrun://CLUSTER/ROLE/NODE.
+// uri is the only place of a certificate from which the identity is read: sparkrun://CLUSTER/ROLE/NODE.
 func (p Peer) uri() *url.URL {
 	return &url.URL{Scheme: "sparkrun", Host: p.Cluster, Path: "/" + string(p.Role) + "/" + p.NodeID}
 }
@@ -93,15 +94,15 @@ func peerOf(cert *x509.Certificate) (Peer, error) {
 	if err := p.validate(); err != nil {
 		return Peer{}, fmt.Errorf("%w: %w", ErrForeign, err)
 	}
-	// Building it again leaves no room for a port, a user, a query or odd escapes.
+	// Building it again and comparing excludes a port, a user, a query and odd escapes.
 	if p.uri().String() != u.String() {
 		return Peer{}, fmt.Errorf("%w: identity %q is not in canonical form", ErrForeign, u)
 	}
 	return p, nil
 }
 
-// verifyLeaf is the one place where a certificate is believed: signed directly by ca (a chain through other
-// certificates is never built), valid at the time given, made for usage, and naming ca's own cluster.
+// verifyLeaf is the only place where a certificate is accepted: signed directly by ca (a chain through other
+// certificates is never built), valid at the given time, made for usage, and naming ca's own cluster.
 func verifyLeaf(leaf, ca *x509.Certificate, usage x509.ExtKeyUsage, at time.Time) (Peer, error) {
 	cluster, err := clusterOf(ca)
 	if err != nil {
@@ -148,14 +149,14 @@ func caURI(cluster string) *url.URL {
 	return &url.URL{Scheme: "sparkrun", Host: cluster, Path: "/ca"}
 }
 
-// Pin is the SHA-256 of a CA's public key (its SubjectPublicKeyInfo, DER), as a token carries it and as a person
-// compares it.
+// Pin is the SHA-256 of a CA's public key (its SubjectPublicKeyInfo, DER), as in a token and as a person compares
+// it.
 type Pin [sha256.Size]byte
 
 // PinOf is the pin of a CA certificate.
 func PinOf(ca *x509.Certificate) Pin { return KeyOf(ca) }
 
-// KeyOf is the same of any certificate's key: what a member is known by, beside its name.
+// KeyOf is the same for any certificate's key: it identifies a member together with its id.
 func KeyOf(cert *x509.Certificate) Pin { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
 
 // String is the pin in URL-safe base64, 43 characters.
