@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/durable"
@@ -133,6 +134,10 @@ func (f Folder) Claim() (*os.File, error) {
 	return held, nil
 }
 
+// lockWait is how long Lock waits for an agent that was killed: the kernel releases its lock a moment later, and so
+// does a child that it was forking.
+const lockWait = time.Second
+
 // Lock makes sure that only one agent uses the folder. The kernel releases it when the
 // process ends, however that happens.
 func (f Folder) Lock() (*os.File, error) {
@@ -143,9 +148,12 @@ func (f Folder) Lock() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		held.Close()
-		return nil, fmt.Errorf("%w (it holds %s)", ErrRunning, f)
+	for end := time.Now().Add(lockWait); syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; {
+		if time.Now().After(end) {
+			held.Close()
+			return nil, fmt.Errorf("%w (it holds %s)", ErrRunning, f)
+		}
+		time.Sleep(lockWait / 50)
 	}
 	return held, nil
 }

@@ -130,6 +130,11 @@ func TestFolderIsOneMembers(t *testing.T) {
 	if _, err := f.Lock(); !errors.Is(err, ErrRunning) {
 		t.Errorf("a second agent: %v", err)
 	}
+	dying := held
+	time.AfterFunc(lockWait/10, func() { dying.Close() })
+	if held, err = f.Lock(); err != nil {
+		t.Fatalf("the next agent, while the one before is being killed: %v", err)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- f.AwaitExit(context.Background()) }()
 	held.Close()
