@@ -17,9 +17,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 )
 
-// Addresses are where a node and the members were last. Their loss costs time: an
-// agent that starts while management is dead, or comes back alone after months, has
-// only these to try.
+// Addresses are where a node and the members were last. Losing them costs time: an agent
+// that starts while management is dead, or comes back alone after months, has no other
+// addresses.
 type Addresses struct {
 	Own   netip.Addr       `json:"addr,omitzero"`   // this node's own, on management
 	Peers []netip.AddrPort `json:"peers,omitempty"` // where members gossiped
@@ -53,7 +53,7 @@ func loadAddresses(path string) (a Addresses, err error) {
 	return a, nil
 }
 
-// book keeps the addresses, on disk too.
+// book keeps the addresses, in memory and on disk.
 type book struct {
 	path string
 	mu   sync.Mutex
@@ -80,7 +80,7 @@ func (b *book) keep(change func(Addresses) (Addresses, bool)) error {
 // Remembered gives the addresses that were last in use.
 func (d *Dialer) Remembered() Addresses { return d.book.now() }
 
-// RememberOwn notes where this node is in use.
+// RememberOwn notes the address at which this node is in use.
 func (d *Dialer) RememberOwn(addr netip.Addr) {
 	err := d.book.keep(func(a Addresses) (Addresses, bool) {
 		was := a.Own
@@ -92,7 +92,7 @@ func (d *Dialer) RememberOwn(addr netip.Addr) {
 	}
 }
 
-// remember keeps the addresses of those who gossip.
+// remember keeps the addresses of members that gossip.
 func (d *Dialer) remember(ctx context.Context) error {
 	for {
 		present, changed := d.cfg.Present.Watch()
@@ -107,8 +107,8 @@ func (d *Dialer) remember(ctx context.Context) error {
 	}
 }
 
-// with takes what gossip tells now, and tells whether that is anything new. An
-// empty view is no reason to forget anybody.
+// with merges gossip's current view and tells whether anything is new. An empty view is
+// no reason to forget members.
 func (a Addresses) with(present []gossip.Peer) (_ Addresses, changed bool) {
 	var peers []netip.AddrPort
 	fabric := map[launcher.NodeID][]netip.AddrPort{}
@@ -133,8 +133,8 @@ func (a Addresses) with(present []gossip.Peer) (_ Addresses, changed bool) {
 	return a, changed
 }
 
-// Fabric lists where a member listens on the fabric: gossip tells of it, and what
-// it told last is remembered.
+// Fabric lists where a member listens on the fabric: from gossip, or what gossip said
+// last.
 func (d *Dialer) Fabric(id launcher.NodeID) []netip.AddrPort {
 	for _, p := range d.cfg.Present.Load() {
 		if p.ID == string(id) {

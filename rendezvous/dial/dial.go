@@ -2,14 +2,14 @@
 // network, and on the fabric's. It also keeps this node's own listeners open on
 // the fabric.
 //
-// It decides over which address a connection is opened (the best one that
-// carries, found by racing them, RFC 8305), when one has stopped carrying, and
-// when a better one carries again. A route that is suspected is left only for
-// another that was just proven: where there is none, nothing is closed for being
-// slow. It remembers where members were, for a start at which gossip knows nothing.
+// It decides over which address a connection is opened (the best one that works, found by
+// racing them, RFC 8305), when a route has stopped working, and when a better one works
+// again. A suspected route is left only for another one that was just proven: without
+// one, no connection is closed for being slow. It remembers where members were, for a
+// start at which gossip knows nothing.
 //
-// It must not decide who is a member or dead, must not know what travels on a
-// connection, and must not open a second connection where one will do.
+// It must not decide who is a member or dead, must not know what is sent on a connection,
+// and must not open a second connection where one is enough.
 package dial
 
 import (
@@ -45,9 +45,10 @@ type Config struct {
 	Path string
 	// Gate proves who is at the other end.
 	Gate *trust.Gate
-	// Listed tells a member's host and where it listens, by the list of members.
+	// Listed gives a member's host and where it listens, from the member list.
 	Listed func(launcher.NodeID) (host string, at netip.AddrPort, ok bool)
-	// Inventory is this machine's interfaces, Present who gossips, and where.
+	// Inventory is this machine's interfaces, Present are the members that gossip, and
+	// where.
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Present   *rendezvous.Latest[[]gossip.Peer]
 	Logger    *slog.Logger
@@ -99,8 +100,8 @@ func (d *Dialer) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Close ends what is being tried, and the clients. Connections of Dial are their
-// caller's.
+// Close ends attempts under way, and the clients. Connections from Dial belong to their
+// caller.
 func (d *Dialer) Close() {
 	d.mu.Lock()
 	for _, c := range d.clients {
@@ -110,20 +111,19 @@ func (d *Dialer) Close() {
 	d.routes.Close()
 }
 
-// Better gives members to which a better route carries again while a call is under
-// way on a worse one: a stream that stays open is better opened anew.
+// Better gives members to which a better route works again while a call is under way on a
+// worse one: a long stream should be reopened.
 func (d *Dialer) Better() <-chan launcher.NodeID { return d.better }
 
-// DetoursChanged gives a channel that is closed when Detour next says something new
-// of some member.
+// DetoursChanged gives a channel that is closed when Detour changes for any member.
 func (d *Dialer) DetoursChanged() <-chan struct{} {
 	_, changed := d.detours.Watch()
 	return changed
 }
 
-// moveBack takes what can be moved to a better route that carries again: raft's
-// connections and new calls at once, streams by Better. A call under way stays
-// where it is until it ends.
+// moveBack moves what it can to a better route that works again: raft's connections and
+// new calls at once, streams through Better. A call under way stays where it is until it
+// ends.
 func (d *Dialer) moveBack(id launcher.NodeID) {
 	d.cfg.Logger.Info("move back to the better route", "node", id)
 	if !d.redial(string(id), Calls) {
@@ -144,7 +144,7 @@ type peer struct {
 
 func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) { return p.now.Load().RoundTrip(r) }
 
-// CloseIdleConnections is what http.Client looks for.
+// CloseIdleConnections is called by http.Client.
 func (p *peer) CloseIdleConnections() { p.now.Load().CloseIdleConnections() }
 
 // Client gives a member's calls. All of them share one HTTP/2 connection.
@@ -164,9 +164,8 @@ func (d *Dialer) Client(id launcher.NodeID) *wire.Client {
 func (d *Dialer) transport(id launcher.NodeID) *http.Transport {
 	t := &http.Transport{
 		Protocols: new(http.Protocols),
-		// A word a second shows the routes whether the other end's kernel still
-		// answers. That it does and the agent does not is given more time: an
-		// agent may be busy.
+		// One ping a second shows whether the other end's kernel still answers. If it
+		// does and the agent does not, allow more time: an agent may be busy.
 		HTTP2:           &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: 4 * time.Second},
 		IdleConnTimeout: 5 * time.Minute, // also ends those that renew left behind
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -186,8 +185,8 @@ func (d *Dialer) renew(id launcher.NodeID) {
 	}
 }
 
-// acked asks the kernel what the peer's kernel has said: it is no matter how
-// busy the agents at both ends are.
+// acked asks the kernel what the peer's kernel has acknowledged: that does not depend on
+// how busy the agents at both ends are.
 func acked(c net.Conn) (bytes uint64, waiting bool) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
@@ -197,7 +196,7 @@ func acked(c net.Conn) (bytes uint64, waiting bool) {
 	if err != nil {
 		return 0, false
 	}
-	_ = raw.Control(func(fd uintptr) { // closed meanwhile: nothing waits
+	_ = raw.Control(func(fd uintptr) { // closed in the meantime: nothing waits
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			bytes, waiting = info.Bytes_acked, info.Unacked > 0
 		}
@@ -205,8 +204,8 @@ func acked(c net.Conn) (bytes uint64, waiting bool) {
 	return bytes, waiting
 }
 
-// linkIsCut tells whether an address of this node is on an interface that can
-// carry nothing now. IPv6 has addresses that no inventory lists.
+// linkIsCut tells whether an address of this node is on an interface without a link. IPv6
+// has addresses that no inventory lists.
 func linkIsCut(inv envgen.Inventory, local netip.Addr) bool {
 	nic, ok := inv.Holder(local)
 	if !ok {
@@ -229,7 +228,7 @@ func (d *Dialer) Locate(id launcher.NodeID) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("find node %s: %w", id, rendezvous.ErrNoNode)
 }
 
-// HostOf gives a member's host, for people; the id where nobody knows it.
+// HostOf gives a member's host, for display; the id if the host is not known.
 func (d *Dialer) HostOf(id launcher.NodeID) string {
 	if host, _, ok := d.cfg.Listed(id); ok {
 		return host
@@ -242,8 +241,8 @@ func (d *Dialer) HostOf(id launcher.NodeID) string {
 	return string(id)
 }
 
-// routesTo lists where a member listens: on management, then where this node has
-// a fabric interface that leads there.
+// routesTo lists where a member listens: on management, then at fabric addresses that an
+// interface of this node reaches.
 func (d *Dialer) routesTo(id launcher.NodeID) ([]route, error) {
 	var out []route
 	mgmt, err := d.Locate(id)
@@ -265,10 +264,9 @@ func (d *Dialer) routesTo(id launcher.NodeID) ([]route, error) {
 	return out, nil
 }
 
-// fromHere gives an address as this node can use it: as it is where an
-// interface of ours is in its subnet; a link-local one with the interface at
-// which the cable probe hears that node. Through a router would be through
-// management.
+// fromHere gives an address in the form that this node can use: unchanged if an interface
+// of ours is in its subnet; a link-local one with the interface at which the cable probe
+// hears that node. Going through a router would mean going through management.
 func fromHere(a netip.Addr, id string, own envgen.Inventory) (out []netip.Addr) {
 	if a.IsLinkLocalUnicast() && a.Is6() {
 		if own.Cabling == nil {
@@ -284,7 +282,7 @@ func fromHere(a netip.Addr, id string, own envgen.Inventory) (out []netip.Addr) 
 	for _, nic := range own.NICs {
 		for _, p := range nic.Addresses {
 			if nic.Up && p.Addr() == a {
-				return nil // ours would answer
+				return nil // our own machine would answer
 			}
 			if nic.Up && p.Contains(a) {
 				out = []netip.Addr{a}

@@ -18,15 +18,15 @@ import (
 // failed, is tried again.
 const listenAgain = time.Second
 
-// FabricAddrs lists a machine's addresses on the fabric: those of its RDMA ports
-// but for a LAN's. Link-local ones have their zone and come last. management is as
-// the user named it, for envgen.Management.
+// FabricAddrs lists a machine's addresses on the fabric: those of its RDMA ports, except
+// one that is on a LAN. Link-local ones have their zone and come last. management is as
+// the user gave it, for envgen.Management.
 func FabricAddrs(inv envgen.Inventory, management string) []netip.Addr {
-	choice, _ := envgen.Management(inv, management) // without one the fabric alone is left
+	choice, _ := envgen.Management(inv, management) // without one only the fabric is left
 	mgmt := choice.Addr
 	var out, local []netip.Addr
 	ports := envgen.Ports(inv)
-	// Management on a fabric NIC by the user's word makes no LAN of the port.
+	// If the user put management on a fabric NIC, its port is still not a LAN's.
 	roles, _ := envgen.Roles(inv, ports, envgen.RoleSettings{Mgmt: mgmt, FabricPorts: inv.FabricPorts})
 	for i, port := range ports {
 		if roles[i] == envgen.RoleLAN || roles[i] != envgen.RoleFabric && len(inv.FabricPorts) > 0 {
@@ -58,7 +58,7 @@ func FabricAddrs(inv envgen.Inventory, management string) []netip.Addr {
 // come and go: with management dead members still talk.
 type Listeners struct {
 	Inventory  *rendezvous.Latest[envgen.Inventory]
-	Management string // as the user named it
+	Management string // as the user gave it
 	Port       uint16
 	// Serve answers at a listener, which it closes, until ctx ends.
 	Serve  func(ctx context.Context, l net.Listener) error

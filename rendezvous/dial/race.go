@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// attempt is how connecting over one route ended.
+// attempt is the result of connecting over one route.
 type attempt struct {
 	route route
 	conn  net.Conn // of the handshake
@@ -22,8 +22,8 @@ type attempt struct {
 func (r *routes) race(ctx context.Context, id, proto string, order []route) (net.Conn, error) {
 	ends := make(chan attempt, len(order))
 	connected := make(chan *conn, len(order))
-	// Not under ctx: a better route that is only slow is heard to its end, beside
-	// the caller.
+	// Not under ctx: an attempt on a better route that is only slow goes on to its end,
+	// in the background.
 	trying, cancel := context.WithTimeout(r.ctx, connectWithin+2*handshakeWithin)
 	started, ended := 0, 0
 	shaking := map[route]*conn{}
@@ -99,7 +99,7 @@ func (a attempt) close() {
 	}
 }
 
-// telling picks the error to show: management's says most.
+// telling picks the error to show: management's is the most useful.
 func telling(failed []attempt) error {
 	for _, a := range failed {
 		if !a.route.Fabric {
@@ -109,8 +109,8 @@ func telling(failed []attempt) error {
 	return failed[0].err
 }
 
-// settle draws the conclusions of a race that one route has won: a better one
-// that failed is left, one that was only slow is better all the same.
+// settle evaluates a race that one route has won: a better one that failed is left; one
+// that was only slow is still the better one.
 func (r *routes) settle(id string, won route, others []attempt) {
 	all, err := r.net.Routes(id)
 	if err != nil {
@@ -146,8 +146,8 @@ func (r *routes) acknowledged(shaking map[route]*conn) bool {
 	return false
 }
 
-// open connects over one route, tells connected (nil: nobody), and proves who is
-// there.
+// open connects over one route, calls connected unless nil, and proves who is at the
+// other end.
 func (r *routes) open(ctx context.Context, id, proto string, route route, connected chan<- *conn) (net.Conn, error) {
 	connecting, cancel := context.WithTimeout(ctx, connectWithin)
 	defer cancel()

@@ -26,26 +26,25 @@ func (r route) String() string {
 
 // network is what routes are made of: the Dialer's own, or a test's.
 type network struct {
-	// Routes lists where a member listens, the best first; an error says why no
-	// place is known. It is asked often and answers from memory.
+	// Routes lists where a member listens, the best first; an error says why no address
+	// is known. It is called often and answers from memory.
 	Routes func(id string) ([]route, error)
 	// Connect opens a connection to an address; ctx bounds it.
 	Connect func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	// Handshake proves that the member is at the other end; ctx bounds it.
 	Handshake func(ctx context.Context, c net.Conn, id, proto string) (net.Conn, error)
-	// Proto is what a route is proven with, where no connection is wanted.
+	// Proto is the protocol for proving a route when no connection is wanted.
 	Proto string
-	// Acked tells how much of what was sent on a connection of Connect the peer
-	// has acknowledged, and whether anything is still waiting for that. It is
-	// the kernel's word, not the peer's process's, which may be slow for many
-	// reasons.
+	// Acked tells how much of what was sent on a connection of Connect the peer has
+	// acknowledged, and whether anything is still waiting for that. This comes from the
+	// kernel, not from the peer's process, which may be slow for many reasons.
 	Acked func(net.Conn) (bytes uint64, waiting bool)
 	// Cut tells whether this machine's own interface with that address has lost
 	// its link.
 	Cut func(local netip.Addr) bool
-	// OnChange is called when Detour has changed for a member, OnBetter when a
-	// better route carries again than the one that some connection uses. Neither
-	// may block, or call back but for redial.
+	// OnChange is called when Detour has changed for a member, OnBetter when a better
+	// route works again than the one that some connection uses. Neither may block, or
+	// call back except redial.
 	OnChange, OnBetter func(id string)
 	Logger             *slog.Logger
 }
@@ -55,15 +54,15 @@ const (
 	// nextHead that of each further one before the next.
 	firstHead = 250 * time.Millisecond
 	nextHead  = 100 * time.Millisecond
-	// connectWithin bounds reaching an address: on one network it answers in
-	// milliseconds or not at all. handshakeWithin is a busy peer's share: one that
-	// is given up was work for nothing, and makes the next one slower.
+	// connectWithin bounds reaching an address: on one network it answers in milliseconds
+	// or not at all. handshakeWithin allows for a busy peer: a handshake that is given up
+	// was wasted work, and makes the next one slower.
 	connectWithin   = 2 * time.Second
 	handshakeWithin = 4 * time.Second
 	// maxRoutes bounds a race.
 	maxRoutes = 8
 
-	// lookEvery is how often connections are looked at.
+	// lookEvery is how often connections are checked.
 	lookEvery = 100 * time.Millisecond
 	// suspectAfter is how long a connection may wait for its peer's kernel to
 	// acknowledge anything before other routes are tried. A delayed ACK takes
@@ -74,9 +73,9 @@ const (
 	// deadAfter is the same wait after which the connection is given up,
 	// whether or not there is another route.
 	deadAfter = 3 * time.Second
-	// againEvery is how often a route that was left is tried, againTimes how
-	// often it must carry in a row: a link that comes and goes each second is
-	// not worth moving for.
+	// againEvery is how often a route that was left is tried, againTimes how often it
+	// must work in a row: it is not worth moving to a link that comes and goes each
+	// second.
 	againEvery = 2 * time.Second
 	againTimes = 2
 )
@@ -94,17 +93,17 @@ type routes struct {
 	tasks   sync.WaitGroup
 }
 
-// member is what is known of the routes to one member.
+// member is what is known about the routes to one member.
 type member struct {
 	conns map[*conn]struct{}
-	// left are the routes that did not carry when another did, with how often in
-	// a row they have carried since.
+	// left are the routes that did not work when another did, with how often in a row
+	// they have worked since.
 	left      map[netip.AddrPort]int
 	searching bool
 	searched  time.Time
 	trying    bool
 	tried     time.Time
-	detour    bool // as told last
+	detour    bool // as reported last
 }
 
 // conn is an open connection and its route.
@@ -117,7 +116,7 @@ type conn struct {
 
 	// Of the watch, under r.mu.
 	acked   uint64
-	waiting time.Time // since when nothing more was acknowledged; zero = nothing waits
+	waiting time.Time // since when nothing more was acknowledged; zero: nothing waits
 }
 
 // newRoutes makes routes; watch watches them.
@@ -127,8 +126,8 @@ func newRoutes(over network) *routes {
 	return r
 }
 
-// Close ends what is being tried and waits for it. Connections stay: they are
-// their dialler's.
+// Close ends attempts under way and waits for them. Connections stay open: they belong to
+// their dialler.
 func (r *routes) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -137,7 +136,7 @@ func (r *routes) Close() {
 	r.tasks.Wait()
 }
 
-// begin runs a task beside the caller; false after Close.
+// begin runs a task in a goroutine; false after Close.
 func (r *routes) begin(task func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,8 +167,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// drop closes a connection whose route is left, and throws away what waits in
-// it: sent later, it would be old.
+// drop closes a connection whose route is left, and throws away unsent data: if it were
+// sent later it would be outdated.
 func (c *conn) drop() {
 	if l, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
 		_ = l.SetLinger(0)
@@ -203,7 +202,7 @@ func (r *routes) usable(id string) (best route, order []route, err error) {
 	return all[0], append(order, last...), nil
 }
 
-// Dial opens a connection to a member over the best route that carries.
+// Dial opens a connection to a member over the best route that works.
 func (r *routes) Dial(ctx context.Context, id, proto string) (net.Conn, error) {
 	_, order, err := r.usable(id)
 	if err != nil {
@@ -212,8 +211,8 @@ func (r *routes) Dial(ctx context.Context, id, proto string) (net.Conn, error) {
 	return r.race(ctx, id, proto, order)
 }
 
-// Detour tells that a member's best route did not carry when another one did.
-// Of a member that is away it says nothing of use.
+// Detour tells whether a member's best route did not work when another one did. For a
+// member that is away it means nothing.
 func (r *routes) Detour(id string) bool {
 	best, _, err := r.usable(id)
 	r.mu.Lock()
@@ -270,7 +269,7 @@ func (r *routes) connsOf(id string, which func(*conn) bool) (out []*conn) {
 	return out
 }
 
-// leave notes that a route did not carry where another did.
+// leave notes that a route did not work when another did.
 func (r *routes) leave(id string, route route, why string) {
 	r.mu.Lock()
 	m := r.member(id)
@@ -284,7 +283,7 @@ func (r *routes) leave(id string, route route, why string) {
 	r.tellDetour(id)
 }
 
-// carries notes that a route is good again.
+// carries notes that a route works again.
 func (r *routes) carries(id string, route route) {
 	r.mu.Lock()
 	m := r.member(id)

@@ -30,8 +30,8 @@ func (r *routes) watch(ctx context.Context, links *rendezvous.Latest[envgen.Inve
 	}
 }
 
-// lookAround looks at each connection once; now says that something has
-// changed, and that pauses are over.
+// lookAround checks each connection once; now: something has changed, so do not wait for
+// pauses.
 func (r *routes) lookAround(now bool) {
 	r.mu.Lock()
 	ids := make([]string, 0, len(r.members))
@@ -113,9 +113,9 @@ func (c *conn) local() netip.Addr {
 	return netip.Addr{}
 }
 
-// search looks for another route than those suspected. Only once one has been
-// proven is a suspect left, if it still is one: a peer that is merely slow is
-// slow on all of them.
+// search looks for another route than the suspected ones. A suspect is left only once
+// another one was proven, and if it is still suspected then: a peer that is merely slow
+// is slow on all routes.
 func (r *routes) search(id string, suspects []route) {
 	_, order, err := r.usable(id)
 	if err != nil {
@@ -149,7 +149,7 @@ func (r *routes) search(id string, suspects []route) {
 	}
 }
 
-// stillSuspect says why a route is; empty if it is not any more.
+// stillSuspect says why a route is suspected; empty if it no longer is.
 func (r *routes) stillSuspect(id string, route route) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +181,7 @@ func (r *routes) tryLeft(id string) {
 		if x, ok := listed[a]; ok && err == nil {
 			left = append(left, x)
 		} else {
-			delete(m.left, a) // it is the member's no more
+			delete(m.left, a) // the member no longer has it
 		}
 	}
 	r.mu.Unlock()

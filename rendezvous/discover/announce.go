@@ -8,19 +8,20 @@ import (
 	"time"
 )
 
-// When an announcement is made that nobody has asked for, after its begin: RFC
-// 6762, 8.3, wants two or more, with doubling pauses.
+// Times of unsolicited announcements after the start: RFC 6762, 8.3, requires two or
+// more, with doubling pauses.
 var unasked = []time.Duration{0, time.Second, 3 * time.Second}
 
 const (
 	// mostOften is the shortest time between two of our packets (RFC 6762, 6).
 	mostOften = time.Second
-	// An answer comes a random time after the question, so that not all speak at once.
+	// An answer is sent a random time after the question, so that not all hosts send at once.
 	answerAfter, answerWithin = 20 * time.Millisecond, 120 * time.Millisecond
 )
 
-// Announce says on a link that a member is here, and answers who asks, until ctx
-// ends; then it says good-bye. Any other end is an error: the link cannot be used.
+// Announce announces on a link that a member is here, and answers queries, until ctx
+// ends; then it sends a good-bye (TTL 0). Any other end is an error: the link cannot be
+// used.
 func Announce(ctx context.Context, on Link, m Member) error {
 	a, err := newAnnouncement(m)
 	if err != nil {
@@ -45,7 +46,7 @@ func announce(ctx context.Context, w wire, a announcement) error {
 		}
 		select {
 		case asked <- struct{}{}:
-		default: // it is to be answered already
+		default: // an answer is due already
 		}
 	})
 	stop := func(err error) error {
@@ -69,7 +70,7 @@ func announce(ctx context.Context, w wire, a announcement) error {
 				at = soonest
 			}
 			if said < len(unasked) && began.Add(unasked[said]).Before(at) {
-				continue // about to be said anyway
+				continue // about to be sent anyway
 			}
 			answering = true
 			due.Reset(time.Until(at))
@@ -89,7 +90,7 @@ func announce(ctx context.Context, w wire, a announcement) error {
 			return err
 		case <-ctx.Done():
 			if !last.IsZero() {
-				_ = w.send(a.goodbye) // without it we are forgotten after lifetime
+				_ = w.send(a.goodbye) // without it others forget us after lifetime
 			}
 			return stop(nil)
 		}

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// browseFor is how long answers are waited for: some come late, or were lost and
-	// come with the second question.
+	// browseFor is how long to wait for answers: some come late, or were lost and come
+	// after the second question.
 	browseFor = 2500 * time.Millisecond
-	// askEach is the pause between looks at what is missing; each second one asks
-	// anew for all, at most twice.
+	// askEach is the pause between checks for what is missing; each second one asks again
+	// for everything, at most twice.
 	askEach  = 500 * time.Millisecond
 	askTwice = 2
 )
 
-// Browse asks on some links who offers a service, for 2.5 s, and gives what said so,
-// by name. It errs where no link could be asked; with some it is content.
+// Browse asks on some links for 2.5 s who offers a service, and gives the answers, by
+// name. It returns an error only if no link could be asked.
 func Browse(ctx context.Context, service string, links []Link) ([]Instance, error) {
 	if len(links) == 0 {
 		return nil, fmt.Errorf("look for %s: no network interface is up", service)

@@ -1,12 +1,11 @@
-// Package discover says by mDNS (RFC 6762, 6763) that a member of a cluster is
-// here, and listens to what others say of themselves: members of clusters, and hosts
-// with an SSH server.
+// Package discover announces by mDNS (RFC 6762, 6763) that a member of a cluster is here,
+// and listens to what others say about themselves: members of clusters, and hosts with an
+// SSH server.
 //
-// It decides what is said and how often, which packets count, and how much of
-// what anybody sends is kept. What it hears is a list of addresses to try and
-// words to show. It must not take any of it for true, must not connect to what it
-// finds, must not say anything secret, and must not use an interface that it was
-// not given.
+// It decides what is announced and how often, which packets count, and how much of what
+// anybody sends is kept. What it hears is a list of addresses to try and text to show. It
+// must not trust any of it, must not connect to what it finds, must not send anything
+// secret, and must not use an interface that it was not given.
 package discover
 
 import (
@@ -21,7 +20,7 @@ import (
 	"sync"
 )
 
-// Services that are looked for.
+// Services to browse for.
 const (
 	Members = "_sparkrun._tcp" // members of clusters
 	SSH     = "_ssh._tcp"      // hosts with an SSH server, if they say so
@@ -52,8 +51,8 @@ func LinkOf(name string, addr netip.Addr) (Link, error) {
 // maxLinks bounds the interfaces that Links gives: a machine with containers has many.
 const maxLinks = 16
 
-// Links are this host's interfaces that are up, carry multicast and have an
-// address of more than the link: IPv4 where there is one, else IPv6.
+// Links are this host's interfaces that are up, carry multicast and have an address that
+// is not link-local: IPv4 if there is one, else IPv6.
 func Links() ([]Link, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -67,7 +66,7 @@ func Links() ([]Link, error) {
 		}
 		addrs, err := ifi.Addrs()
 		if err != nil {
-			continue // it has just gone
+			continue // the interface has just gone
 		}
 		if a, ok := bestOf(addrs); ok && len(out) < maxLinks {
 			out = append(out, Link{Name: ifi.Name, Index: ifi.Index, Addr: a})
@@ -92,10 +91,10 @@ func bestOf(addrs []net.Addr) (best netip.Addr, ok bool) {
 	return best, ok
 }
 
-// Member is what a member of a cluster says of itself.
+// Member is what a member of a cluster says about itself.
 type Member struct {
 	Cluster string         // its id
-	CA      string         // the pin of its CA, as a token bears it
+	CA      string         // the pin of its CA, as in a token
 	Host    string         // the member's name
 	Node    string         // its id
 	Addr    netip.AddrPort // management address and port
@@ -132,26 +131,27 @@ func (m Member) check() error {
 	return nil
 }
 
-// usable tells whether an address can be that of another host.
+// usable tells whether an address can belong to another host.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && (a.IsGlobalUnicast() || a.IsLinkLocalUnicast())
 }
 
-// Cluster is one that announces itself. Another cluster may call itself by the
-// same ID; with the same CA too, but it cannot prove that.
+// Cluster is a cluster that announces itself. Another one may announce the same ID, and
+// even the same CA, but it cannot prove that.
 type Cluster struct {
 	ID      string
 	CA      string
 	Members []Found // by host name, then address
 }
 
-// Found is a member of a cluster by its own word.
+// Found is a member of a cluster, according to itself.
 type Found struct {
 	Host string
 	Addr netip.AddrPort
 }
 
-// Clusters makes clusters of what Browse(Members) found; what is not of the form of an announcement is left out.
+// Clusters makes clusters from what Browse(Members) found; what does not have the form of an announcement is left
+// out.
 func Clusters(in []Instance) []Cluster {
 	var out []Cluster
 	for _, i := range in {
@@ -190,8 +190,8 @@ func (i Instance) member() (Member, bool) {
 	return m, text[keyVersion] == version && m.check() == nil
 }
 
-// printable is a name from an unauthenticated sender, as it may be shown: 64 characters, anything but letters, digits
-// and . _ @ - as ?.
+// printable makes a name from an unauthenticated sender safe for display: at most 64 characters, and ? for anything
+// but letters, digits and . _ @ -.
 func printable(name string) string {
 	name = name[:min(len(name), 64)]
 	return strings.Map(func(r rune) rune {

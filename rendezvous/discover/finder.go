@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// Instance is one server of a service, by its own word.
+// Instance is one server of a service, according to itself.
 type Instance struct {
 	Host string         // what it calls itself, such as spark1.local; made printable
 	Addr netip.AddrPort // link-local ones with their zone
@@ -17,7 +17,7 @@ type Instance struct {
 	text []string       // its TXT strings, as they came
 }
 
-// Bounds of what one Browse keeps of what anybody may send.
+// Bounds on what one Browse keeps, because anybody may send.
 const (
 	maxKept    = 1024 // records, of all senders
 	maxSaid    = 256  // of one sender
@@ -28,8 +28,8 @@ const (
 	maxAsked = 16 // questions for what is missing, in one packet
 )
 
-// finder makes instances of the answers on one link. Each sender's records are
-// kept apart: nobody completes or alters what another has said.
+// finder makes instances from the answers on one link. Each sender's records are kept
+// separate, so that nobody can complete or change what another has said.
 type finder struct {
 	link    string
 	service string // _ssh._tcp.local.
@@ -82,7 +82,7 @@ func (f *finder) note(s *said, h dnsmessage.ResourceHeader, body any) {
 		switch {
 		case name != f.service || !strings.HasSuffix(inst, "."+f.service):
 		case h.TTL == 0:
-			delete(s.instances, inst) // good-bye; what was kept still counts
+			delete(s.instances, inst) // good-bye; the other records still count
 		case !s.instances[inst] && f.room(s):
 			s.instances[inst] = true
 		}
@@ -118,7 +118,7 @@ func (f *finder) noteAddr(s *said, name string, a netip.Addr) {
 	s.addrs[name] = append(s.addrs[name], a)
 }
 
-// room takes the place of one more record of a sender's.
+// room reserves room for one more record of a sender.
 func (f *finder) room(s *said) bool {
 	if f.kept >= maxKept || s.kept >= maxSaid {
 		return false
@@ -128,7 +128,7 @@ func (f *finder) room(s *said) bool {
 	return true
 }
 
-// missing are questions for what keeps instances from being whole.
+// missing are questions for the records that instances still lack.
 func (f *finder) missing() []dnsmessage.Question {
 	var out []dnsmessage.Question
 	ask := func(name string, t dnsmessage.Type) {
@@ -151,7 +151,7 @@ func (f *finder) missing() []dnsmessage.Question {
 	return out
 }
 
-// found are the instances that are whole, in order.
+// found are the complete instances, in order.
 func (f *finder) found() []Instance {
 	var out []Instance
 	for from, s := range f.says {
@@ -163,7 +163,7 @@ func (f *finder) found() []Instance {
 			}
 			addr := addrs[0]
 			if slices.Contains(addrs, from) {
-				addr = from // the one that is known to carry packets
+				addr = from // the one that is known to work
 			}
 			out = append(out, Instance{Host: printable(strings.TrimSuffix(srv.target, ".")),
 				Addr: netip.AddrPortFrom(addr, srv.port), Link: f.link, text: s.texts[inst]})

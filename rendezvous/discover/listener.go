@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// packetRate is how many packets a second are read of one link: what a flood brings
-// beyond that the kernel drops.
+// packetRate is how many packets a second are read from one link: of a flood the kernel
+// drops the rest.
 const packetRate = 500
 
-// listen reads a wire's packets until it is closed; take is called for one at a time,
-// and must not keep the packet. What ended it comes by the channel.
+// listen reads a wire's packets until it is closed; take is called for one at a time, and
+// must not keep the packet. The channel gives the error that ended it.
 func listen(w wire, take func(packet []byte, from netip.AddrPort)) <-chan error {
 	ended := make(chan error, 1)
 	go func() { // ends with the wire; whoever closes that waits for ended

@@ -10,11 +10,11 @@ import (
 const (
 	// maxPacket is the longest mDNS message, in bytes (RFC 6762, 17).
 	maxPacket = 9000
-	// Of a packet so many questions and records are looked at, the others are not.
+	// How many questions and records of a packet are read; the rest is ignored.
 	maxQuestions = 32
 	maxRecords   = 64
 
-	// lifetime of our records, in seconds: RFC 6762, 10, has it for names of hosts.
+	// lifetime of our records, in seconds: the value of RFC 6762, 10, for host names.
 	lifetime = 120
 
 	local = ".local."
@@ -25,7 +25,7 @@ const (
 	topBit = dnsmessage.Class(1 << 15)
 )
 
-// lower brings a name to the spelling in which names are compared: DNS ignores the case of ASCII letters only.
+// lower makes names comparable: DNS ignores the case of ASCII letters only.
 func lower(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {
@@ -100,7 +100,7 @@ func (a announcement) build(m Member, target string, ttl uint32) ([]byte, error)
 			return b.AResource(unique(host), dnsmessage.AResource{A: m.Addr.Addr().As4()})
 		},
 	}
-	if ttl > 0 { // others have the service too: its kind is not for us to take back
+	if ttl > 0 { // others have the service too, so its kind must not be withdrawn
 		steps = append(steps, func() error { return b.PTRResource(shared(all), dnsmessage.PTRResource{PTR: service}) })
 	}
 	for _, step := range steps {
@@ -128,7 +128,7 @@ func (a announcement) asks(packet []byte) bool {
 			if p.SkipQuestion() != nil {
 				return false
 			}
-			continue // a name that no name of ours is
+			continue // not a name of ours
 		}
 		name := lower(q.Name.String())
 		anyType := q.Type == dnsmessage.TypeALL
@@ -139,7 +139,7 @@ func (a announcement) asks(packet []byte) bool {
 		case name == kinds && (q.Type == dnsmessage.TypePTR || anyType):
 			asks = true
 		case a.names[name]:
-			asks = true // for another type it hears what there is
+			asks = true // for another type the answer is what we have
 		}
 	}
 	if asks || !browses || p.SkipAllQuestions() != nil {

@@ -1,10 +1,10 @@
-// Package remote is a cluster as a remote client reaches it: a user's machine that is no member.
+// Package remote is a cluster as seen by a remote client: a user's machine that is not a member.
 //
-// It decides which member is called, and tries another where that one does not answer; when the list of members is
-// asked for anew, and the next certificate; and what is kept of a cluster here.
+// It decides which member is called, and tries another if that one does not answer; when to ask for the member list
+// and the next certificate; and what is kept about a cluster here.
 //
-// It must not trust who is not on that list, must not send a token's secret before the other end has proven that it is
-// of the token's cluster, and must not show the caller which member it was.
+// It must not trust a node that is not on that list, must not send a token's secret before the other end has proven
+// that it is of the token's cluster, and must not show the caller which member answered.
 package remote
 
 import (
@@ -48,7 +48,7 @@ const (
 	dialMember = 10 * time.Second
 	// refreshEvery is how old the list of members may get while the client is in use.
 	refreshEvery = time.Hour
-	// refreshWithin bounds what a command waits for a fresh list; it goes on with the old one.
+	// refreshWithin bounds how long a command waits for a fresh list; after that it uses the old one.
 	refreshWithin = 5 * time.Second
 )
 
@@ -58,12 +58,12 @@ type State struct {
 	User      string          `json:"user"`           // whose client this is
 	Home      string          `json:"home,omitempty"` // that user's, on the members
 	Members   []wire.Member   `json:"members"`
-	Last      launcher.NodeID `json:"last,omitempty"` // who answered last
+	Last      launcher.NodeID `json:"last,omitempty"` // the member that answered last
 	Refreshed time.Time       `json:"refreshed,omitzero"`
 }
 
-// Cluster is one as a client reaches it. Its calls are those of the local
-// socket; which member answers them shows nowhere.
+// Cluster is a cluster as a client reaches it. Its calls are those of the local socket;
+// the caller does not see which member answers.
 type Cluster struct {
 	*wire.Client
 	dir   string
@@ -98,14 +98,14 @@ func Login(ctx context.Context, dir, addr, tokenText, host string) (State, error
 	if req.CSR, err = trust.NewCSR(key, req.Client); err != nil {
 		return none, err
 	}
-	if err := canWrite(dir); err != nil { // before a token is used up for nothing
+	if err := canWrite(dir); err != nil { // before a token is used up in vain
 		return none, fmt.Errorf("log in: %w", err)
 	}
 	// The secret is sent once the other end has proven that it is of the token's cluster.
 	res, _, err := membership.AskAsNewcomer(ctx, time.Now, addr, membership.JoinTimeout, token,
 		func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(ctx, c, req) })
 	if err != nil {
-		_ = os.Remove(dir) // unless something is in it
+		_ = os.Remove(dir) // unless it is not empty
 		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
 	}
 	id, err := trust.NewIdentity(key, res.Cert, res.CACert)
@@ -143,7 +143,7 @@ func Login(ctx context.Context, dir, addr, tokenText, host string) (State, error
 	}
 }
 
-// canWrite makes a folder and tries it.
+// canWrite makes a folder and tests that it is writable.
 func canWrite(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -163,7 +163,7 @@ func save(dir string, st State) error {
 	return trust.SaveMembers(dir, append(text, '\n'))
 }
 
-// Read reads what a client has kept; it wraps fs.ErrNotExist where there is none.
+// Read reads what a client has kept; it wraps fs.ErrNotExist if there is nothing.
 func Read(dir string) (st State, err error) {
 	text, err := trust.LoadMembers(dir)
 	if err != nil {
@@ -175,8 +175,8 @@ func Read(dir string) (st State, err error) {
 	return st, nil
 }
 
-// Open prepares calls to a cluster by what Login has left in dir. Certificates are judged by the clock now; nil means
-// time.Now.
+// Open prepares calls to a cluster by what Login has left in dir. Certificates are checked with the clock now; nil
+// means time.Now.
 func Open(dir string, now func() time.Time) (*Cluster, error) {
 	if now == nil {
 		now = time.Now
@@ -202,7 +202,7 @@ func Open(dir string, now func() time.Time) (*Cluster, error) {
 func (r *Cluster) transport() *http.Transport {
 	tr := &http.Transport{
 		Protocols: new(http.Protocols),
-		// A member that dies is noticed, and Wi-Fi may be silent for some seconds.
+		// Notice a member that dies, but allow for Wi-Fi that is silent for some seconds.
 		HTTP2:       &http.HTTP2Config{SendPingTimeout: 3 * time.Second, PingTimeout: 7 * time.Second},
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.dial(ctx) },
 	}
@@ -217,8 +217,8 @@ func (r *Cluster) State() State {
 	return r.state
 }
 
-// keep changes the state, here and on disk. A disk that is full costs only the next
-// command a moment.
+// keep changes the state, here and on disk. A full disk only makes the next command a
+// little slower.
 func (r *Cluster) keep(change func(*State)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,12 +226,12 @@ func (r *Cluster) keep(change func(*State)) {
 	change(&r.state)
 	after, err := json.Marshal(r.state)
 	if _, gone := os.Stat(r.dir); err == nil && gone == nil &&
-		string(before) != string(after) { // else there was a logout meanwhile
+		string(before) != string(after) { // else there was a logout in the meantime
 		_ = save(r.dir, r.state)
 	}
 }
 
-// isMember is the list of members as this client was told it last.
+// isMember checks the member list that this client got last.
 func (r *Cluster) isMember(p trust.Peer, key trust.Pin) error {
 	for _, m := range r.State().Members {
 		if m.ID == launcher.NodeID(p.NodeID) && (m.Key == "" || m.Key == key.String()) {
@@ -241,7 +241,7 @@ func (r *Cluster) isMember(p trust.Peer, key trust.Pin) error {
 	return errors.New("it is not on this machine's list of members")
 }
 
-// fresh has the first call of a process wait for a refresh, where one is due.
+// fresh makes the first call of a process wait for a refresh if one is due.
 type fresh struct {
 	r *Cluster
 	*http.Transport
@@ -253,14 +253,13 @@ func (f fresh) RoundTrip(q *http.Request) (*http.Response, error) {
 		if since := now.Sub(st.Refreshed); since > refreshEvery || since < 0 || now.After(id.RenewAt()) {
 			ctx, cancel := context.WithTimeout(q.Context(), refreshWithin)
 			defer cancel()
-			_ = f.r.refresh(ctx) // the call itself will say what is wrong
+			_ = f.r.refresh(ctx) // the call itself will report what is wrong
 		}
 	})
 	return f.Transport.RoundTrip(q)
 }
 
-// refresh asks where the members are and, where it is due, for the next
-// certificate.
+// refresh asks where the members are and, if it is due, for the next certificate.
 func (r *Cluster) refresh(ctx context.Context) error {
 	id := r.gate.Identity()
 	csr, err := id.CSR()
@@ -315,7 +314,8 @@ func (r *Cluster) renewed(old *trust.Identity, cert []byte) error {
 	return r.gate.Renew(id)
 }
 
-// order gives the members as they are to be dialled: who answered last comes first.
+// order gives the members in the order of dialling: the one that answered last comes first.
+
 func (r *Cluster) order() []wire.Member {
 	st := r.State()
 	last := slices.IndexFunc(st.Members, func(m wire.Member) bool { return m.ID == st.Last })
@@ -325,8 +325,8 @@ func (r *Cluster) order() []wire.Member {
 	return slices.Concat(st.Members[last:last+1], st.Members[:last], st.Members[last+1:])
 }
 
-// dial opens a connection to the first member that takes this client: one after
-// the other, each beside those that have not answered yet.
+// dial opens a connection to the first member that accepts this client: it tries one
+// after the other, each in parallel with those that have not answered yet.
 func (r *Cluster) dial(ctx context.Context) (net.Conn, error) {
 	members := r.order()
 	if len(members) == 0 {
@@ -361,7 +361,7 @@ func (r *Cluster) dial(ctx context.Context) (net.Conn, error) {
 			waiting--
 			if a.err == nil {
 				r.keep(func(st *State) { st.Last = a.of.ID })
-				go func(left int) { // those that come too late
+				go func(left int) { // close connections that come too late
 					for range left {
 						if late := <-answers; late.conn != nil {
 							late.conn.Close()
@@ -395,10 +395,10 @@ func noWay(errs []error) error {
 	return fmt.Errorf("%w: %s", ErrNoMember, strings.Join(texts, "; "))
 }
 
-// dialMember opens a connection to a member, which must prove that it is that one
-// and take this client in. In TLS 1.3 a client's handshake is done before the
-// server has judged it: the first byte that the server says over HTTP/2, unasked,
-// tells that it has.
+// dialMember opens a connection to a member, which must prove that it is that one and
+// take this client in. In TLS 1.3 a client's handshake is done before the server has
+// checked the client: the first byte that the server sends over HTTP/2, unasked, shows
+// that it has.
 func (r *Cluster) dialMember(ctx context.Context, m wire.Member) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialMember)
 	defer cancel()
@@ -421,7 +421,7 @@ func (r *Cluster) dialMember(ctx context.Context, m wire.Member) (net.Conn, erro
 	}
 	if err != nil {
 		raw.Close()
-		if strings.Contains(err.Error(), "tls: bad certificate") { // all that a refused end learns, and without a type
+		if strings.Contains(err.Error(), "tls: bad certificate") { // all that the refused end learns; the error has no type
 			err = fmt.Errorf("%w (or a clock is wrong)", ErrLoggedOut)
 		}
 		return nil, err

@@ -12,31 +12,31 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Caller is who asks: a user of this node, by the socket's peer credentials; a
-// user by a client's certificate; a member, by its certificate; a member on
-// behalf of a user who called it; or a newcomer, of whom nothing is known.
+// Caller is who calls: a user of this node, known by the socket's peer credentials; a
+// user with a client's certificate; a member, known by its certificate; a member on
+// behalf of a user who called it; or a newcomer, about whom nothing is known.
 type Caller struct {
 	Node launcher.NodeID // the member that calls; empty for the local socket and for clients
 	Host string
 	User *User // nil for a member's own calls and for newcomers
 	Addr string
-	// Client is the machine from which the user calls, where that is no member;
-	// nil for a user on a member.
+	// Client is the machine from which the user calls if that is not a member; nil for a
+	// user on a member.
 	Client *RemoteClient
 }
 
-// RemoteClient is a machine of a user's that is no member, as the cluster lists it.
+// RemoteClient is a user's machine that is not a member, as the cluster lists it.
 type RemoteClient struct {
 	ID   string // UUID
 	Host string // its name, as it said at its login
-	Addr string // where the call came from, as the member saw it that was dialled
+	Addr string // where the call came from, as seen by the member that was called
 }
 
-// String is for logs and for people.
+// String is for logs and messages.
 func (c RemoteClient) String() string { return c.Host + " (" + c.ID + ", " + c.Addr + ")" }
 
-// NoUID is the id of a client's user who is not root: (uid_t)-1, which chown(2)
-// and setresuid(2) keep from being anybody's. A client's user is known by name.
+// NoUID is the id of a client's user who is not root: (uid_t)-1, which because of
+// chown(2) and setresuid(2) belongs to nobody. A client's user is known by name.
 const NoUID = math.MaxUint32
 
 // User is a login on the node where the call was made.
@@ -57,8 +57,9 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 
 type endKey struct{}
 
-// WithEnd has end called with the outcome of this request; reached tells whether the
-// request came as far as its handler. It is not called for a message that cannot be read.
+// WithEnd makes the server call end with the outcome of this request; reached tells
+// whether the request got to its handler. It is not called for a message that cannot be
+// read.
 func WithEnd(ctx context.Context, end func(reached bool, err error)) context.Context {
 	return context.WithValue(ctx, endKey{}, end)
 }
@@ -74,8 +75,8 @@ const (
 	clientHeader = "Sparkrun-Client"
 )
 
-// callerOf joins what the connection proves with what a member says of the
-// user it passes on. Only members are believed.
+// callerOf combines what the connection proves with what a member says about the user for
+// whom it calls. Only members are trusted with that.
 func callerOf(ctx context.Context, h http.Header) (Caller, error) {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	if text := h.Get(userHeader); text != "" && c.Node != "" {
@@ -120,7 +121,7 @@ func parseUser(text string) (User, error) {
 // MustBeRoot guards what gives power over every node. The caller is a user.
 func (c Caller) MustBeRoot(what string) error {
 	switch {
-	case c.User.UID != 0 && c.Client != nil: // sudo there would be of no use
+	case c.User.UID != 0 && c.Client != nil: // sudo there would not help
 		return fmt.Errorf("%s: %w: it takes root: type it on a machine of the cluster, with sudo", what, ErrDenied)
 	case c.User.UID != 0:
 		return fmt.Errorf("%s: %w: run it as root (sudo)", what, ErrDenied)
@@ -128,8 +129,8 @@ func (c Caller) MustBeRoot(what string) error {
 	return nil
 }
 
-// RunsAs is the user whose ranks a caller may start: their own, or for root any. The
-// message's word alone counts for nothing.
+// RunsAs is the user as whom a caller may start ranks: the caller, or for root anybody.
+// What the message says does not suffice.
 func (c Caller) RunsAs(wanted string) (string, error) {
 	switch {
 	case wanted == "" || wanted == c.User.Name:

@@ -43,7 +43,7 @@ func (c *Client) Close() {
 	}
 }
 
-// do makes a call and has take have its replies, in the caller's own goroutine.
+// do makes a call and passes its replies to take, in the caller's own goroutine.
 func (c *Client) do(ctx context.Context, row *Row, req any, take func(any) error) error {
 	if c.local != nil {
 		return c.local.answerHere(ctx, row, *c.on, req, take)
@@ -105,7 +105,7 @@ func (c *Client) request(ctx context.Context, row *Row, body io.Reader) (*http.R
 	return r, nil
 }
 
-// failed tells the end of the caller's own patience, and of the connection, from what the other side has said.
+// failed distinguishes the end of the caller's ctx, and a lost connection, from an error of the other side.
 func (c *Client) failed(ctx context.Context, err error) error {
 	if broken, ok := errors.AsType[cutError](err); ok {
 		return lost(ctx, broken.error)
@@ -124,8 +124,8 @@ func (d duplex) Serve(fn func(context.Context, Caller, ControlStream) error) Cal
 	return Call{row: d.Row, control: fn}
 }
 
-// ControlLink is the leader's end of a control stream. Receive and Send may be
-// called side by side, each from one goroutine.
+// ControlLink is the leader's end of a control stream. Receive and Send may be called
+// concurrently, each from one goroutine.
 type ControlLink struct {
 	ctx    context.Context // the stream's
 	cancel context.CancelFunc
@@ -142,7 +142,7 @@ func (d duplex) Open(ctx context.Context, c *Client) *ControlLink {
 	ctx, cancel := context.WithCancel(ctx)
 	in, out := io.Pipe()
 	l := &ControlLink{ctx: ctx, cancel: cancel, client: c, out: out}
-	l.begun.Go(func() { // the headers come with the other side's first word
+	l.begun.Go(func() { // the headers come with the other side's first message
 		r, err := c.request(ctx, d.Row, in)
 		var res *http.Response
 		if err == nil {
@@ -158,13 +158,13 @@ func (d duplex) Open(ctx context.Context, c *Client) *ControlLink {
 			l.from, l.body = frames{from: res.Body}, res.Body
 			return
 		}
-		in.CloseWithError(errors.Join(io.EOF, err)) // to a Send that waits
+		in.CloseWithError(errors.Join(io.EOF, err)) // for a Send that waits
 	})
 	return l
 }
 
-// Send writes one message. io.EOF says that the other side hung up; Receive
-// then tells why.
+// Send writes one message. io.EOF means that the other side closed the stream; Receive
+// then says why.
 func (l *ControlLink) Send(d Down) error {
 	err := writeFrame(l.out, &d)
 	switch {

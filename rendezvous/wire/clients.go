@@ -16,10 +16,10 @@ type LoginRequest struct {
 // String keeps the secret out of logs and errors.
 func (r LoginRequest) String() string { return "login of " + r.Host + " (" + r.Client + ")" }
 
-// GoString does so for %#v.
+// GoString does the same for %#v.
 func (r LoginRequest) GoString() string { return r.String() }
 
-// LoginResponse makes it one.
+// LoginResponse makes it a client.
 type LoginResponse struct {
 	Cluster string   `json:"cluster"`
 	User    string   `json:"user"` // whose client it is
@@ -29,12 +29,12 @@ type LoginResponse struct {
 	OnlyOn  string   `json:"recorded_only_on,omitempty"` // see Acknowledged
 }
 
-// RefreshRequest is a client's, now and then.
+// RefreshRequest comes from a client from time to time.
 type RefreshRequest struct {
 	CSR []byte `json:"csr,omitempty"` // DER, by the client's own key; empty: no certificate is wanted
 }
 
-// RefreshResponse is what a client needs to find its way.
+// RefreshResponse is what a client needs to reach the cluster.
 type RefreshResponse struct {
 	User    string   `json:"user"`
 	Home    string   `json:"home,omitempty"` // the user's, on the member that answers
@@ -47,13 +47,13 @@ type ClientsResponse struct {
 	Clients []rendezvous.Client `json:"clients"`
 }
 
-// RemoveClientsRequest takes clients out: one, or all of a user.
+// RemoveClientsRequest removes clients: one, or all of a user.
 type RemoveClientsRequest struct {
 	Client string `json:"client,omitempty"` // see rendezvous.FindClient
 	User   string `json:"user,omitempty"`
 }
 
-// RemoveClientsResponse names those that were taken out.
+// RemoveClientsResponse names those that were removed.
 type RemoveClientsResponse struct {
 	Removed []rendezvous.Client `json:"removed"`
 	OnlyOn  string              `json:"recorded_only_on,omitempty"` // see Acknowledged

@@ -6,7 +6,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Pong answers a heartbeat: it brings the number back, and the node's clock.
+// Pong answers a heartbeat with its number and the node's clock.
 type Pong struct {
 	Ping  uint64    `json:"ping"`
 	Clock time.Time `json:"clock"`
@@ -14,13 +14,13 @@ type Pong struct {
 	Stamp launcher.Uptime `json:"stamp,omitempty"`
 }
 
-// clockAge is how long a good measurement keeps a worse one out: clocks drift by
-// some 10 ms in it at the worst (100 ppm, RFC 5905 allows 500).
+// clockAge is how long a good measurement is preferred to a newer, worse one: in that
+// time clocks drift by about 10 ms at worst (100 ppm; RFC 5905 allows 500).
 const clockAge = time.Minute
 
-// clock measures how far a node's clock is ahead of ours, by the heartbeats of
-// one stream. The answer left the node at some moment between our question and
-// our hearing it: the middle is wrong by at most half of that time.
+// clock measures how far a node's clock is ahead of ours, by the heartbeats of one
+// stream. The answer left the node at some moment between our question and its arrival:
+// the middle is wrong by at most half of that time.
 type clock struct {
 	number uint64    // of the last question
 	asked  time.Time // when; by the monotonic clock
@@ -35,7 +35,7 @@ func (c *clock) ask(now time.Time) Down {
 	return Down{Ping: c.number}
 }
 
-// hear takes an answer; ok tells that it is the best there is.
+// hear takes an answer; ok: it is the best measurement so far.
 func (c *clock) hear(p Pong, now time.Time) (ahead time.Duration, ok bool) {
 	if p.Ping != c.number || p.Clock.IsZero() {
 		return 0, false

@@ -12,23 +12,23 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// maxBacklog is how many messages may wait for a slow leader before the stream
-// is closed: the ledger of the next one heals it.
+// maxBacklog is how many messages may wait for a slow leader before the stream is closed:
+// the ledger of the next stream makes up for them.
 const maxBacklog = 100_000
 
 // NodeSide is a node's end of control streams.
 type NodeSide struct {
-	// Attach lets a leader in or says why not (launcher.ErrStaleFence). It gives
-	// the node's first word; what happens from then on goes through emit, which
-	// never blocks, until ctx ends.
+	// Attach accepts a leader or says why not (launcher.ErrStaleFence). It gives the
+	// node's first message; what happens from then on goes through emit, which never
+	// blocks, until ctx ends.
 	Attach func(ctx context.Context, h Hello, c Caller, emit func(Up)) (UpHello, error)
 	// Order takes one order, in the order they came, and must not block.
 	Order func(launcher.Order)
-	// Silence is how long a leader may stay without a word before the stream is
-	// closed; 0 means 10 s. It ends no rank.
+	// Silence is how long a leader may be silent before the stream is closed; 0 means 10
+	// s. It ends no rank.
 	Silence time.Duration
-	// Uptime makes stamps, Renew takes those that came back: the leader led after
-	// they were made. Renew must not block. Nil, both: this node gives no leases.
+	// Uptime makes stamps, Renew takes those that came back: the leader still led after
+	// they were made. Renew must not block. Both nil: this node gives no leases.
 	Uptime func() launcher.Uptime
 	Renew  func(launcher.Uptime)
 	Logger *slog.Logger
@@ -49,8 +49,8 @@ func (n NodeSide) Serve(ctx context.Context, c Caller, s ControlStream) error {
 	return nil
 }
 
-// read lets the leader in and takes its orders until the stream ends. The other
-// half, which writes, begins with the node's hello.
+// read accepts the leader and takes its orders until the stream ends. The other half,
+// which writes, begins with the node's hello.
 func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *sync.WaitGroup,
 	cancel context.CancelCauseFunc) error {
 	silence := n.Silence
@@ -74,7 +74,7 @@ func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *s
 	}
 	n.Logger.Info("control stream open", "leader", first.Hello.Host, "fence", first.Hello.Fence)
 	hello.Stamp = n.stamp()
-	stamped, last := hello.Stamp, hello.Stamp // what came back lies between them, or is no stamp of this stream's
+	stamped, last := hello.Stamp, hello.Stamp // an echo lies between them, or is not of this stream
 	halves.Go(func() {
 		if err := s.Send(Up{Hello: &hello}); err != nil {
 			cancel(err)
@@ -89,7 +89,7 @@ func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *s
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
-			return nil // ended meanwhile: no order is taken any more
+			return nil // ended in the meantime: take no more orders
 		case d.Order != nil:
 			n.Order(*d.Order)
 		case d.Echo != 0:
@@ -110,7 +110,7 @@ func (n NodeSide) stamp() launcher.Uptime {
 	return n.Uptime()
 }
 
-// outbox is what waits to be sent on one stream.
+// outbox is the messages that wait to be sent on one stream.
 type outbox struct {
 	mu     sync.Mutex
 	queue  []Up

@@ -13,7 +13,7 @@ type DoctorRequest struct {
 	Ask doctor.Ask `json:"ask"`
 	// Fix first does the few things that are safe to do, see doctor.Mend.
 	Fix bool `json:"fix,omitempty"`
-	// Node is a host name: only what is wrong there is told and mended. Empty means all.
+	// Node is a host name: only problems there are reported and repaired. Empty means all.
 	Node string `json:"node,omitempty"`
 }
 
@@ -22,7 +22,7 @@ type DoctorResponse struct {
 	Self     string           `json:"self"` // the host that asked the others
 	Nodes    []DoctorNode     `json:"nodes"`
 	Findings []envgen.Finding `json:"findings"`
-	// Mended is what Fix did or tried, in that order. The findings are from after it.
+	// Mended is what Fix did or attempted, in that order. The findings are from after it.
 	Mended []Mended `json:"mended,omitempty"`
 }
 
@@ -35,29 +35,30 @@ type DoctorNode struct {
 	Facts *doctor.Facts   `json:"facts,omitempty"`
 }
 
-// ExamineRequest asks a node what it is, or to try its part of the checks, or both.
+// ExamineRequest asks a node for its facts, or to run its part of the checks, or both.
 type ExamineRequest struct {
 	Facts  *doctor.Ask    `json:"facts,omitempty"`
 	Orders *doctor.Orders `json:"orders,omitempty"`
 }
 
-// ExamineResponse answers what was asked. The two times are the node's own clock, for the asker to compare with his.
+// ExamineResponse answers what was asked. The two times are the node's own clock, for the caller to compare with
+// its own.
 type ExamineResponse struct {
 	Facts     *doctor.Facts    `json:"facts,omitempty"`
 	Inventory envgen.Inventory `json:"inventory"`
-	// Counters are what the node's devices counted lately.
+	// Counters are what the node's devices counted recently.
 	Counters []envgen.Counters `json:"counters,omitempty"`
 	Report   *doctor.Report    `json:"report,omitempty"`
 	Received time.Time         `json:"received"`
 	Sent     time.Time         `json:"sent"`
 }
 
-// MendRequest asks a node to do them, in order. It comes on behalf of a user, who must be root.
+// MendRequest asks a node for repairs, in order. It comes on behalf of a user, who must be root.
 type MendRequest struct {
 	Mends []doctor.Mend `json:"mends"`
 }
 
-// MendResponse tells of each.
+// MendResponse reports each repair.
 type MendResponse struct {
 	Mended []Mended `json:"mended"`
 }

@@ -7,10 +7,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A node that gives leases stamps what it says with its own clock. A stamp goes
-// back once this node has proven that it leads, by a proof that began after the
-// stamp had come: so no other node led when it was made. rendezvous/DESIGN.md says
-// what that is for.
+// A node that gives leases stamps its messages with its own clock. A stamp goes back once
+// this node has proven that it leads, by a proof that began after the stamp had come: so
+// no other node led when it was made. rendezvous/DESIGN.md says what this is for.
 
 // stamp waits for its echo, on the stream and for the boot that it came from.
 type stamp struct {
@@ -19,7 +18,7 @@ type stamp struct {
 	stream uint64          // of the stream
 }
 
-// stampIs takes a stamp; the one before it needs no echo any more.
+// stampIs takes a stamp; the previous one needs no echo any more.
 func (n *linkLoop) stampIs(boot string, at launcher.Uptime) {
 	if at == 0 || n.l.cfg.Prove == nil {
 		return
@@ -41,7 +40,7 @@ func (l *Links) echo(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		due := l.takeStamps() // before the proof begins: it counts for these alone
+		due := l.takeStamps() // before the proof begins: it is valid only for these
 		if err := l.cfg.Prove(ctx); err != nil {
 			continue // later stamps are under way
 		}
@@ -72,7 +71,7 @@ func (l *Links) takeStamps() map[*linkLoop]stamp {
 	return due
 }
 
-// answer echoes a stamp on the stream that it came by, or not at all: another one may
+// answer echoes a stamp on the stream on which it came, or not at all: another stream may
 // lead to another boot.
 func (n *linkLoop) answer(s stamp) {
 	n.mu.Lock()

@@ -18,17 +18,17 @@ import (
 // Errors of the transport itself. Across the wire an error keeps its text and its
 // code, and the client gets the sentinel back for errors.Is.
 var (
-	// ErrRetry: the leader changed or went away under the request. Whether it
-	// was done is not known; ask again with the same job id.
+	// ErrRetry: the leader changed or went away during the request. Whether it was done
+	// is not known; ask again with the same job id.
 	ErrRetry = errors.New("try again")
 	// ErrNoLeader: no leader is known. The text says why and what helps.
 	ErrNoLeader = errors.New("no leader")
 	// ErrDenied: the caller may not do this.
 	ErrDenied = errors.New("not allowed")
-	// ErrNotYet: what was waited for has not come in the time given.
+	// ErrNotYet: what was waited for has not come within the given time.
 	ErrNotYet = errors.New("not yet")
-	// ErrUnknownRetry: the cluster was taken over since the job was submitted, and
-	// does not know it. It is not started: it might be for the second time.
+	// ErrUnknownRetry: the cluster was taken over since the job was submitted, and does
+	// not know it. It is not started, because it might be the second time.
 	ErrUnknownRetry = errors.New("unknown")
 	// ErrUnreachable: the other side does not answer.
 	ErrUnreachable = errors.New("does not answer")
@@ -104,7 +104,7 @@ func (f failure) status() int {
 	return http.StatusInternalServerError
 }
 
-// codeHeader marks a refusal as one of ours: there are others on the way.
+// codeHeader marks a refusal as ours: something else on the way may refuse too.
 const codeHeader = "Sparkrun-Code"
 
 // Refuse answers a call with an error, before its first message.
@@ -138,10 +138,10 @@ func (e *remoteError) Unwrap() []error {
 	return out
 }
 
-// restored gives the error back that the other side has told.
+// restored rebuilds the error that the other side sent.
 func (f failure) restored() error {
 	switch f.Code {
-	case "canceled": // a cancellation that is not the caller's own: the other side was cut down
+	case "canceled": // not the caller's own cancellation: the other side was ended
 		return unreachable(context.Canceled)
 	case "deadline":
 		return context.DeadlineExceeded
@@ -154,7 +154,7 @@ func (f failure) restored() error {
 	return &remoteError{text: f.Message}
 }
 
-// refusal reads why there is no reply.
+// refusal reads the error in place of a reply.
 func refusal(res *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxUnauthenticated))
 	var f failure
@@ -170,7 +170,7 @@ func refusal(res *http.Response) error {
 	return unreachable(errors.New(cmp.Or(text, res.Status)))
 }
 
-// lost is what became of a call whose connection failed: ctx is the caller's own.
+// lost is the error of a call whose connection failed; ctx is the caller's own.
 func lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -186,12 +186,12 @@ func unreachable(cause error) error {
 	}
 	text := cause.Error()
 	if errors.Is(cause, context.Canceled) || text == context.Canceled.Error() {
-		text, cause = "the connection was cut", nil // it is not the caller who gave up
+		text, cause = "the connection was cut", nil // the caller did not give up
 	}
 	return &remoteError{text: text, sentinel: ErrUnreachable, cause: cause}
 }
 
-// gone is what a handler gets whose caller takes no more.
+// gone is the error for a handler whose caller takes no more replies.
 func gone(err error) error {
 	if err == nil {
 		return nil

@@ -33,7 +33,7 @@ type NodeCounters struct {
 	Totals map[string]map[string]uint64 `json:"totals,omitempty"`
 	// MemAvailable is the kernel's, in bytes, of this moment; 0: not known, as of nodes of before.
 	MemAvailable uint64 `json:"mem_available,omitempty"`
-	// Error says why there are none.
+	// Error says why there are no counters.
 	Error string `json:"error,omitempty"`
 }
 
@@ -62,23 +62,23 @@ func everywhere[Req, Part any, All ~struct {
 	return Everywhere[Req, Part, All]{unary[Req, All](r), unary[Req, Part](of)}
 }
 
-// ofNode is a node's part, which says whose it is, and what is wrong where there is none.
+// ofNode is a node's part: from sets which node's it is, and the problem if there is no answer.
 type ofNode interface {
 	from(id launcher.NodeID, host, problem string)
 }
 
-// Everyone is whom a server asks for their parts.
+// Everyone is how a server asks all nodes for their parts.
 type Everyone struct {
 	Self   launcher.NodeID
 	Status func(context.Context, Caller, StatusRequest) (Status, error) // lists the members
 	Client func(launcher.NodeID) *Client
 }
 
-// partTimeout bounds what is asked of every node: one that is away shall not hold up
-// the word of the others.
+// partTimeout bounds the question to each node: one that is away must not delay the
+// answers of the others.
 const partTimeout = 3 * time.Second
 
-// Serve has fn answer for this node. Who serves it asks the others for their parts: ServerConfig's Everyone.
+// Serve makes fn answer for this node. The server asks the others for their parts: ServerConfig's Everyone.
 func (e Everywhere[Req, Part, All]) Serve(fn func(context.Context, Caller, Req) (Part, error)) []Call {
 	return []Call{e.part.Serve(fn), {row: e.Row, everywhere: func(ctx context.Context, everyone Everyone, c Caller,
 		req any, send sender) error {
@@ -99,7 +99,7 @@ func (e Everywhere[Req, Part, All]) Serve(fn func(context.Context, Caller, Req) 
 	}}}
 }
 
-// ask gives one node's part, or says in its place why there is none.
+// ask gives one node's part, or in its place the reason why there is none.
 func (e Everywhere[Req, Part, All]) ask(ctx context.Context, c Caller, everyone Everyone, n NodeStatus, r Req,
 	fn func(context.Context, Caller, Req) (Part, error)) (part Part) {
 	var err error
@@ -107,7 +107,7 @@ func (e Everywhere[Req, Part, All]) ask(ctx context.Context, c Caller, everyone 
 	switch {
 	case n.ID == everyone.Self:
 		part, err = fn(ctx, c, r)
-	case n.State == "away": // nobody shall wait for it
+	case n.State == "away": // do not wait for it
 		problem = n.Host + " is away"
 	default:
 		ctx, cancel := context.WithTimeout(ctx, partTimeout)

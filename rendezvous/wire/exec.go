@@ -4,8 +4,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// ExecRequest runs a command in the place of a job's rank, beside it, for as
-// long as the call lasts.
+// ExecRequest runs a command beside a job's rank, in the rank's environment, for as long
+// as the call lasts: an exec session.
 type ExecRequest struct {
 	Job     string           `json:"job"`
 	Rank    int              `json:"rank"`
@@ -16,7 +16,7 @@ type ExecRequest struct {
 	TTY     *launcher.Window `json:"tty,omitempty"`
 }
 
-// NodeExecRequest is that for a rank of the node that is called.
+// NodeExecRequest is an ExecRequest for a rank on the called node.
 type NodeExecRequest struct {
 	Key     launcher.Key     `json:"key"`
 	Rank    int              `json:"rank"`
@@ -27,8 +27,8 @@ type NodeExecRequest struct {
 	TTY     *launcher.Window `json:"tty,omitempty"`
 }
 
-// ExecChunk is one thing about such a command: first Began, then Data of a
-// Stream, last its Exit. One with an Error never ran, and did not begin.
+// ExecChunk is one message about such a command: first Began, then Data of a Stream, last
+// its Exit. One with an exec error never ran, and has no Began.
 type ExecChunk struct {
 	Began  launcher.JobID `json:"began,omitempty"` // it runs; the job's id
 	Stream Stream         `json:"stream,omitempty"`
@@ -50,7 +50,7 @@ type ExecReachRequest struct {
 	Window *launcher.Window `json:"window,omitempty"`
 }
 
-// NodeExecReachRequest is that for a command on the node that is called.
+// NodeExecReachRequest is an ExecReachRequest for a command on the called node.
 type NodeExecReachRequest struct {
 	Key     launcher.Key `json:"key"`
 	Session string       `json:"guest"`

@@ -16,10 +16,11 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// The JSON face: users' rows for other programs, as curl. It is v1, a promise: `sparkrun help api` tells it.
+// The JSON face: users' rows for other programs, such as curl. v1 is a promise of compatibility: see `sparkrun help
+// api`.
 
-// FaceHost is what a request has to name as its host: a page in somebody's browser that has been
-// led here by a forwarded port cannot.
+// FaceHost is the host that a request has to name: a web page in a browser that reaches us through a forwarded port
+// cannot set it.
 const FaceHost = "sparkrun"
 
 // faceRefuses says why a request that is no CBOR is not answered.
@@ -37,7 +38,7 @@ func faceRefuses(row *Row, r *http.Request) (status int, err error) {
 	return http.StatusMethodNotAllowed, fmt.Errorf("%w: POST its request", launcher.ErrInvalid)
 }
 
-// fromFace reads a request: strictly, for what is misspelt would be ignored.
+// fromFace reads a request: strictly, because a misspelt field would be ignored.
 func fromFace(b []byte, m any) error {
 	if len(bytes.TrimSpace(b)) == 0 {
 		return nil
@@ -68,7 +69,7 @@ func fromFace(b []byte, m any) error {
 	return nil
 }
 
-// plainly gives a JSON value as encoding/json takes it for a type: it refuses fields that are not
+// plainly converts a JSON value into the form that encoding/json reads for a type: it refuses fields that are not
 // named exactly, and turns durations like "10s" into nanoseconds.
 func plainly(v any, t reflect.Type, at string) (any, error) {
 	for t.Kind() == reflect.Pointer {
@@ -116,13 +117,13 @@ func plainly(v any, t reflect.Type, at string) (any, error) {
 	return v, nil
 }
 
-// readsItself tells that a type says how it is written in JSON.
+// readsItself tells whether a type has its own JSON encoding.
 func readsItself(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// FieldsOf gives the fields of a message by their names in JSON; none where it is no struct.
+// FieldsOf gives the fields of a message by their names in JSON; none if it is not a struct.
 func FieldsOf(t reflect.Type) map[string]reflect.StructField {
 	if t.Kind() != reflect.Struct {
 		return nil
@@ -144,7 +145,8 @@ func FieldsOf(t reflect.Type) map[string]reflect.StructField {
 // facer is a reply that commands print in another form.
 type facer interface{ face() any }
 
-// faced writes a reply: as the commands' --json does, or of a stream a line each.
+// faced writes a reply: in the form of the commands' --json, or for a stream one line
+// each.
 func faced(w io.Writer, m any, streams bool) error {
 	if other, ok := m.(facer); ok {
 		m = other.face()

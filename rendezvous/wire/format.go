@@ -19,7 +19,7 @@ import (
 // of a node with a thousand ranks is about 200 kB.
 const maxMessage = 4 << 20
 
-// maxUnauthenticated bounds what somebody may send who has shown no certificate.
+// maxUnauthenticated bounds what a caller without a certificate may send.
 const maxUnauthenticated = 64 << 10
 
 // mimeCBOR marks requests of this program. All others are the JSON face's.
@@ -34,10 +34,10 @@ type codec struct {
 func newCodec() codec {
 	enc, err := cbor.EncOptions{Time: cbor.TimeRFC3339Nano}.EncMode()
 	if err != nil {
-		panic(err) // fixed options: wrong here means wrong always
+		panic(err) // fixed options: they are always valid or never
 	}
 	dec, err := cbor.DecOptions{
-		DupMapKey:        cbor.DupMapKeyEnforcedAPF, // two values for one field: somebody's game
+		DupMapKey:        cbor.DupMapKeyEnforcedAPF, // two values for one field are an attack
 		MaxNestedLevels:  32,
 		MaxArrayElements: 1 << 20,
 		MaxMapPairs:      1 << 16,
@@ -59,7 +59,7 @@ func (c codec) Unmarshal(b []byte, m any) error {
 }
 
 // A stream is a row of frames: a kind, the length in 4 bytes, big endian, and the
-// content. Its last one is frameEnd: one that ends without was cut.
+// content. Its last one is frameEnd: a stream that ends without one was cut.
 const (
 	frameMessage = 'm'
 	frameEnd     = 'e' // empty, or the failure as JSON
@@ -89,11 +89,11 @@ type frames struct {
 	buf  []byte
 }
 
-// keepBuffer is the largest buffer that a stream which waits for its next message holds, in bytes.
+// keepBuffer is the largest buffer in bytes that a stream keeps while it waits for its next message.
 const keepBuffer = 64 << 10
 
-// next reads a message into m. At the stream's end it gives io.EOF, or the failure that the other side told;
-// io.ErrUnexpectedEOF where it was cut.
+// next reads a message into m. At the stream's end it gives io.EOF, or the failure that the other side sent;
+// io.ErrUnexpectedEOF if the stream was cut.
 func (f *frames) next(m any) error {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(f.from, head[:]); err != nil {
@@ -129,7 +129,7 @@ func (f *frames) next(m any) error {
 	return fmt.Errorf("read message: unknown kind %q", head[0])
 }
 
-// cut is the end of a connection that nobody announced.
+// cut marks the unannounced end of a connection.
 func cut(err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
@@ -161,8 +161,7 @@ type reply struct {
 	begun   bool
 }
 
-// send writes a message: all of a reply, or the next of a stream. That the other side does not take it means that it
-// has gone.
+// send writes a message: a whole reply, or the next of a stream. If that fails the other side has gone.
 func (r *reply) send(m any) error {
 	if r.streams {
 		r.begin("")
@@ -212,7 +211,7 @@ func (r *reply) mime() string {
 	return "application/json"
 }
 
-// end writes the last word: err where it is not nil.
+// end ends the reply, with err if it is not nil.
 func (r *reply) end(err error) {
 	switch {
 	case err != nil && !r.begun:

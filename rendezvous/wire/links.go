@@ -21,10 +21,9 @@ type Link interface {
 	Close()
 }
 
-// Observer is told what comes by control streams. The calls for one node never run at the same
-// time: NodeUp comes before any other of that stream. NodeUp comes again without NodeDown where a
-// stream broke and was opened anew at once: the node is up all the while, and what was sent in
-// between may be lost. They must not block.
+// Observer receives what comes in on control streams. The calls for one node never run concurrently: NodeUp comes
+// before any other of that stream. NodeUp comes again without NodeDown if a stream broke and was reopened at once:
+// the node was up all the time, and what was sent in between may be lost. They must not block.
 type Observer interface {
 	NodeUp(launcher.NodeID, UpHello)
 	NodeDown(launcher.NodeID, error)
@@ -34,32 +33,32 @@ type Observer interface {
 
 // LinksConfig of a leader's control streams. Hello, Dial, Observer and Logger are needed.
 type LinksConfig struct {
-	Hello    Hello // the first word on every stream
+	Hello    Hello // the first message on every stream
 	Dial     func(ctx context.Context, node launcher.NodeID) (Link, error)
 	Observer Observer
 
-	// OnClock tells how far a node's clock is ahead of ours, whenever a better
-	// measurement than the last has been made. Nil: nobody wants to know.
+	// OnClock, if not nil, is called with how far a node's clock is ahead of ours, for
+	// each measurement that is better than the last.
 	OnClock func(launcher.NodeID, time.Duration)
 
-	// Prove gives nil where this node has led at some moment since it was called.
-	// It is asked after stamps have come, for all nodes at once, and each of those
-	// is told so; an error tells nobody anything. Nil: no node is told.
+	// Prove returns nil if this node has led at some moment since the call. It is called
+	// after stamps have come, for all nodes at once, and each of these gets its echo;
+	// after an error none does. Nil: there are no echoes.
 	Prove func(context.Context) error
-	// OnEcho comes before a node, in this boot of it, is told; beside the other
-	// callbacks, from one goroutine. It must not block.
+	// OnEcho is called before a node, in this boot of it, gets an echo; from one
+	// goroutine, concurrently with the other callbacks. It must not block.
 	OnEcho func(node launcher.NodeID, boot string, stamp launcher.Uptime)
-	// EchoPause lies between two proofs; 0 means 1 s.
+	// EchoPause is the pause between two proofs; 0 means 1 s.
 	EchoPause time.Duration
 
 	// Ping is how often a quiet stream gets a heartbeat; 0 means 500 ms.
 	Ping time.Duration
-	// Silence is how long a stream may stay without a word before it is closed
-	// and the node counts as down; 0 means 2 s. With Ping it bounds the time in
-	// which a lost node is known: 2.5 s.
+	// Silence is how long a stream may be silent before it is closed and the node counts
+	// as down; 0 means 2 s. Together with Ping it bounds how long a lost node stays
+	// unnoticed: 2.5 s.
 	Silence time.Duration
-	// Reopen is how long a node whose stream broke, other than by silence, still
-	// counts as up while it is opened anew; 0 means 1 s.
+	// Reopen is how long a node whose stream broke, other than by silence, still counts
+	// as up while the stream is reopened; 0 means 1 s.
 	Reopen time.Duration
 	// MaxWait is the longest pause between two attempts to reach a node, from
 	// 100 ms up; 0 means 2 s.
@@ -77,8 +76,8 @@ type Links struct {
 	loops   sync.WaitGroup
 	stamped chan struct{} // has room for one: "a stamp has come"
 	nodes   map[launcher.NodeID]*linkLoop
-	// last is the done of the latest loop of each node that was started: one
-	// that is wanted again waits for it, or its callbacks would mix.
+	// last is closed when the latest loop of a node has ended: a node that is wanted
+	// again waits for it, so that callbacks of two loops do not mix.
 	last map[launcher.NodeID]<-chan struct{}
 }
 
@@ -107,7 +106,7 @@ type linkLoop struct {
 	node launcher.NodeID
 	stop context.CancelFunc
 	kick chan struct{}
-	up   bool // as told last; of the loop alone
+	up   bool // as reported last; only the loop uses it
 
 	mu     sync.Mutex
 	queue  []Down        // for the open stream; nil while there is none
@@ -117,7 +116,7 @@ type linkLoop struct {
 	anew   func()        // ends the open stream, for another; nil while there is none
 	stream uint64        // counts streams: which one is open
 	stamp  stamp         // the latest of the open stream that waits for its echo
-	apart  error         // why the last attempt was refused, where that is the builds' protocols
+	apart  error         // why the last attempt was refused, if the reason is the builds' protocols
 }
 
 // Run keeps the streams until ctx ends.
@@ -187,7 +186,7 @@ func (l *Links) start(n *linkLoop) {
 	})
 }
 
-// Kick dials a node now rather than after the pause: gossip saw it alive.
+// Kick dials a node now instead of after the pause, because gossip saw it alive.
 func (l *Links) Kick(id launcher.NodeID) {
 	l.mu.Lock()
 	n := l.nodes[id]
@@ -204,7 +203,7 @@ func (l *Links) Kick(id launcher.NodeID) {
 // errAnew ends a stream that is to be opened over another route.
 var errAnew = errors.New("it is opened anew")
 
-// Reopen opens a node's stream anew: a better route to it carries again.
+// Reopen opens a node's stream again, because a better route to it works again.
 func (l *Links) Reopen(id launcher.NodeID) {
 	l.mu.Lock()
 	n := l.nodes[id]
@@ -270,8 +269,8 @@ func (n *linkLoop) run(ctx context.Context) {
 	for wait := firstWait; ; wait = min(2*wait, n.l.cfg.MaxWait) {
 		was, err := n.once(ctx)
 		n.refused(was, err)
-		// A stream that we ended for another, or that lived and broke, is opened
-		// anew at once; until that has failed too, the node is up.
+		// A stream that we ended for another, or that worked for a while and broke, is
+		// reopened at once; until that has failed too, the node is up.
 		lived := was >= n.l.cfg.Reopen && !errors.Is(err, errSilent)
 		again := (lived || errors.Is(err, errAnew)) && ctx.Err() == nil
 		if n.up && !again {
@@ -284,7 +283,7 @@ func (n *linkLoop) run(ctx context.Context) {
 		if was > 0 {
 			wait = firstWait
 		}
-		if err.Error() != said { // once per reason: a node may be off for months
+		if err.Error() != said { // once per reason, because a node may be off for months
 			said = err.Error()
 			n.l.cfg.Logger.Info("control stream closed", "node", n.node, "error", err)
 		}
@@ -300,15 +299,14 @@ func (n *linkLoop) run(ctx context.Context) {
 	}
 }
 
-// openTimeout bounds a stream's way from the dial to the node's hello: longer
-// than Silence, for a busy node has a handshake and a ledger to write.
+// openTimeout bounds the time from the dial to the node's hello: longer than Silence,
+// because a busy node has to do a handshake and write a ledger.
 const openTimeout = 5 * time.Second
 
 // errSilent ends a stream on which nothing came for too long.
 var errSilent = fmt.Errorf("%w", ErrUnreachable)
 
-// once runs one stream; was tells for how long the node was up, 0 if
-// it did not come up.
+// once runs one stream; was is how long the node was up, 0 if it did not come up.
 func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -328,8 +326,8 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
 	defer cancel(nil)
-	// Send and Receive may wait for ever on a peer whose power went: closing
-	// wakes both.
+	// Send and Receive may wait for ever for a peer that lost its power: closing wakes
+	// both.
 	helpers.Go(func() {
 		<-ctx.Done()
 		link.Close()
@@ -359,10 +357,10 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 		if up, err = link.Receive(); err != nil {
 			break
 		}
-		watchdog.Stop() // our own slowness is not the node's silence
+		watchdog.Stop() // our own slowness must not count as the node's silence
 		switch {
 		case up.Event != nil:
-			up.Event.Node = n.node // who says so is proven by the stream
+			up.Event.Node = n.node // the stream proves which node this is
 			n.l.cfg.Observer.Event(*up.Event)
 		case up.Inventory != nil:
 			n.l.cfg.Observer.Inventory(n.node, *up.Inventory)
@@ -375,7 +373,7 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	return max(time.Since(began), 1), because(ctx, err)
 }
 
-// refused keeps why a node has no stream that would have one but for its build.
+// refused keeps the reason if a node has no stream only because of its build.
 func (n *linkLoop) refused(was time.Duration, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -387,8 +385,8 @@ func (n *linkLoop) refused(was time.Duration, err error) {
 	}
 }
 
-// Apart tells why a node that answers gets no stream: its build and this one are
-// too far apart. nil: they are not, as far as is known.
+// Apart says why a node that answers gets no stream: its build and this one are too far
+// apart. nil: they are not, as far as is known.
 func (l *Links) Apart(id launcher.NodeID) error {
 	l.mu.Lock()
 	n := l.nodes[id]
@@ -416,7 +414,7 @@ func (n *linkLoop) pong(p Pong) {
 	}
 }
 
-// because prefers the reason why we closed a link over what closing it caused.
+// because prefers the reason why we closed a link to the error that closing it caused.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -432,7 +430,7 @@ func (n *linkLoop) write(ctx context.Context, link Link, fail context.CancelCaus
 		for _, d := range msgs {
 			switch err := link.Send(d); {
 			case errors.Is(err, io.EOF):
-				return // the node hung up: Receive tells why
+				return // the node closed the stream: Receive says why
 			case err != nil:
 				fail(err)
 				return

@@ -6,12 +6,12 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// ErrNoReader: the rank has ended, or reads its input no more.
+// ErrNoReader: the rank has ended or no longer reads its input.
 var ErrNoReader = errors.New("no such rank is running, or it reads no more")
 
-// InputRequest is a piece of a job's standard input, for the ranks that its
-// spec names. Sent again, it is written once. With a Window it is the new size
-// of the terminal of such a rank, and no piece of input.
+// InputRequest is a piece of a job's standard input, for the ranks that its spec names.
+// If it is sent twice it is written once. With a Window it is the new size of such a
+// rank's terminal instead of input.
 type InputRequest struct {
 	Job    string `json:"job"`
 	Ranks  []int  `json:"ranks,omitempty"` // of those, only these; empty = all
@@ -47,7 +47,7 @@ type SignalRequest struct {
 	Signal int    `json:"signal"`
 }
 
-// NodeReachRequest is one rank's part of these: a Signal, or else input.
+// NodeReachRequest is one rank's part of these requests: a Signal, or else input.
 type NodeReachRequest struct {
 	Key    launcher.Key `json:"key"`
 	Rank   int          `json:"rank"`

@@ -13,17 +13,17 @@ import (
 // Row is one procedure, apart from the types of its messages.
 type Row struct {
 	Name string
-	Does string // what it is for, for people
+	Does string // what it is for, for help texts
 	Who  Who
 	To   To
-	// Streams: any number of replies, told one by one.
+	// Streams: any number of replies, one after the other.
 	Streams bool
-	// Audit is what its line in the audit log calls it; empty: none is written here.
-	// The request says what the line is about: see aboutIt.
+	// Audit is its name in the audit log; empty: no line is written here. The request
+	// says what the line is about: see aboutIt.
 	Audit string
-	// Own: its answer writes a line of its own, or it is a part of a call that has one.
+	// Own: its handler writes the audit line itself, or it is part of a call that has one.
 	Own bool
-	// Asks: a request with nothing in it changes nothing. The JSON face takes a GET for one.
+	// Asks: an empty request changes nothing, so the JSON face accepts a GET.
 	Asks bool
 	// Limit bounds a request in bytes; 0 means maxMessage.
 	Limit int
@@ -55,7 +55,7 @@ const (
 	leader           // by the leader: another node passes it on, once
 )
 
-// allows refuses callers whom a procedure is not for.
+// allows refuses callers for whom a procedure is not meant.
 func (w Who) allows(c Caller) error {
 	switch {
 	case (w == users || w == usersHere) && c.User == nil:
@@ -73,10 +73,10 @@ func (w Who) allows(c Caller) error {
 // ForUsers tells whether users may call it, on a member or from a client.
 func (r *Row) ForUsers() bool { return r.Who == users || r.Who == usersHere || r.Who == clients }
 
-// ForNewcomers tells whether it asks for no certificate.
+// ForNewcomers tells whether it needs no certificate.
 func (r *Row) ForNewcomers() bool { return r.Who == newcomers }
 
-// Path is where it is on every node: of users' procedures it is promised.
+// Path is its path on every node; for users' procedures it is a promise.
 func (r *Row) Path() string {
 	switch {
 	case r.ForUsers():
@@ -87,7 +87,7 @@ func (r *Row) Path() string {
 	return "/members/" + r.Name
 }
 
-// rows are all there are, by path.
+// rows are all rows, by path.
 var rows map[string]*Row
 
 // Rows are all, by name; users' come first.
@@ -107,7 +107,7 @@ func (r *Row) group() string {
 // Request and Reply are the types of its messages.
 func (r *Row) Request() reflect.Type { return reflect.TypeOf(r.newReq()).Elem() }
 
-// Reply is that of one reply, as the JSON face gives it.
+// Reply is the type of one reply, as the JSON face gives it.
 func (r *Row) Reply() reflect.Type {
 	m := r.newRes()
 	if other, ok := m.(facer); ok {
@@ -116,7 +116,7 @@ func (r *Row) Reply() reflect.Type {
 	return reflect.TypeOf(m).Elem()
 }
 
-// Find gives the row at a path; nil where there is none.
+// Find gives the row at a path; nil if there is none.
 func Find(path string) *Row { return rows[path] }
 
 func enter[Req, Res any](r Row) *Row {
@@ -163,7 +163,7 @@ func (o Order[Req]) Call(ctx context.Context, c *Client, req Req) error {
 	return c.do(ctx, o.Row, &req, func(any) error { return nil })
 }
 
-// Call asks and has fn take the replies as they come, until there are no more, fn fails, or ctx ends.
+// Call asks and passes the replies to fn as they come, until there are no more, fn fails, or ctx ends.
 func (s Streamed[Req, Res]) Call(ctx context.Context, c *Client, req Req, fn func(Res) error) error {
 	return c.do(ctx, s.Row, &req, func(m any) error { return fn(*m.(*Res)) })
 }
@@ -174,14 +174,14 @@ type Call struct {
 	answer  answer
 	around  func(ctx context.Context, c Caller, req any, send sender, ask answerTo) error
 	control func(context.Context, Caller, ControlStream) error
-	// everywhere answers with what all nodes say: see Everywhere.
+	// everywhere answers with the parts of all nodes: see Everywhere.
 	everywhere func(ctx context.Context, everyone Everyone, c Caller, req any, send sender) error
 }
 
 // answer gives the replies to a request. Messages are pointers.
 type answer func(ctx context.Context, c Caller, req any, send sender) error
 
-// answerTo is that for one caller.
+// answerTo is an answer for one caller.
 type answerTo func(ctx context.Context, req any, send sender) error
 
 // sender takes a reply.
@@ -210,14 +210,14 @@ func (s Streamed[Req, Res]) Serve(fn func(ctx context.Context, c Caller, req Req
 	}}
 }
 
-// Ask has the leader answer, whoever that is.
+// Ask makes the leader answer, whichever node that is.
 type Ask[Req, Res any] func(context.Context, Req) (Res, error)
 
-// AskAll does so for a stream.
+// AskAll is Ask for a stream.
 type AskAll[Req, Res any] func(context.Context, Req, func(Res) error) error
 
-// Around gives the caller's own node its part in a row that goes to the leader: a check before it is asked, another
-// word after it, or the answer where there is none.
+// Around adds the part of the caller's own node to a row that goes to the leader: a check before it, a change of
+// the answer after it, or the answer if there is no leader.
 func (u Unary[Req, Res]) Around(fn func(context.Context, Caller, Req, Ask[Req, Res]) (Res, error)) Call {
 	return Call{row: u.Row, around: func(ctx context.Context, c Caller, req any, send sender, ask answerTo) error {
 		res, err := fn(ctx, c, *req.(*Req), func(ctx context.Context, r Req) (res Res, err error) {
@@ -234,7 +234,7 @@ func (u Unary[Req, Res]) Around(fn func(context.Context, Caller, Req, Ask[Req, R
 	}}
 }
 
-// Around does so for a stream.
+// Around is the same for a stream.
 func (s Streamed[Req, Res]) Around(
 	fn func(ctx context.Context, c Caller, req Req, send func(Res) error, ask AskAll[Req, Res]) error) Call {
 	return Call{row: s.Row, around: func(ctx context.Context, c Caller, req any, send sender, ask answerTo) error {
@@ -246,7 +246,7 @@ func (s Streamed[Req, Res]) Around(
 }
 
 // aboutIt are requests that say what their line in the audit log is about; false: it only
-// asks, and is worth none.
+// asks and gets no line.
 type aboutIt interface{ about() (on string, does bool) }
 
 func (r StopRequest) about() (string, bool)          { return r.Job, true }

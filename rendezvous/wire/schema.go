@@ -9,7 +9,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Empty is a message that says only that it came.
+// Empty is a message without content.
 type Empty struct{}
 
 // StatusRequest asks for the cluster's state. With WaitNodes the answer comes
@@ -24,14 +24,14 @@ type StatusRequest struct {
 type Status struct {
 	Cluster string `json:"cluster"`
 	Epoch   uint64 `json:"epoch"`
-	// EpochBy is the id of the node whose take-over began the epoch; empty in the first.
+	// EpochBy is the id of the node whose take-over began the epoch; empty in the first epoch.
 	EpochBy launcher.NodeID `json:"epoch_by,omitempty"`
 	Term    uint64          `json:"term"`
 	Self    string          `json:"self"`   // the answering node's host name
 	Leader  string          `json:"leader"` // its host name; empty = none is known
 	Problem string          `json:"problem,omitempty"`
 	// Heard is, without a leader, when raft last heard one, by the answering node's
-	// clock; zero where it has not since its agent was started.
+	// clock; zero if it has not since its agent was started.
 	Heard time.Time    `json:"heard,omitzero"`
 	Nodes []NodeStatus `json:"nodes"`
 }
@@ -79,8 +79,8 @@ type StopRequest struct {
 // StopResponse names the job that is being ended.
 type StopResponse struct {
 	Job launcher.JobID `json:"job"`
-	// Strays are the hosts where it, or a later attempt of it, runs beside the record:
-	// its end is not recorded, and nobody tells of it.
+	// Strays are the hosts where it, or a later attempt of it, runs without being in the
+	// record: its end is not recorded or reported.
 	Strays []string `json:"strays,omitempty"`
 }
 
@@ -106,7 +106,7 @@ type LogsRequest struct {
 	Times      bool                `json:"times,omitempty"` // of each chunk
 }
 
-// MarkDeadRequest says of a host that it runs nothing any more.
+// MarkDeadRequest confirms that a host runs nothing any more.
 type MarkDeadRequest struct {
 	Host string `json:"host"`
 }
@@ -124,9 +124,8 @@ type TakeoverResponse struct {
 	Epoch uint64 `json:"epoch"`
 }
 
-// ObjectionRequest asks a member what speaks against a take-over by its caller:
-// the machines that a person calls dead, and the end of the caller's copy of the
-// record.
+// ObjectionRequest asks a member for objections to a take-over by the caller. It has the
+// machines that a person confirms dead, and the end of the caller's copy of the record.
 type ObjectionRequest struct {
 	Dead  []launcher.NodeID `json:"dead"`
 	Epoch launcher.Epoch    `json:"epoch"`
@@ -134,15 +133,15 @@ type ObjectionRequest struct {
 	Index uint64            `json:"index"`
 }
 
-// ObjectionResponse says what does, to be read after the host's name; empty =
-// nothing. Epoch is the number of that member's epoch.
+// ObjectionResponse has the objection, to be read after the host's name; empty = none.
+// Epoch is the number of that member's epoch.
 type ObjectionResponse struct {
 	Why   string `json:"why,omitempty"`
 	Epoch uint64 `json:"epoch"`
 }
 
-// Acknowledged says that something was done. OnlyOn is the one host that has it
-// recorded; empty where others have it, too.
+// Acknowledged says that something was done. OnlyOn is the only host that has it
+// recorded; empty if others have it too.
 type Acknowledged struct {
 	OnlyOn string `json:"recorded_only_on,omitempty"`
 }
@@ -277,9 +276,8 @@ func (CAKey) String() string { return "a CA key" }
 // GoString does so for %#v.
 func (k CAKey) GoString() string { return k.String() }
 
-// SeenResponse says where a member is seen; invalid if it is not. Besides, what
-// the answering node has to say of itself and the asking one before they share
-// a raft.
+// SeenResponse says where a member is seen; invalid if nowhere. It also has what the two
+// nodes must know about each other before any raft message passes between them.
 type SeenResponse struct {
 	Addr netip.AddrPort `json:"addr"`
 	// Incarnation is the highest that the caller has ever told, this time included: above
@@ -294,18 +292,18 @@ type RenewRequest struct {
 	CSR []byte `json:"csr"` // DER
 }
 
-// RenewResponse carries it.
+// RenewResponse carries that certificate.
 type RenewResponse struct {
 	Cert []byte `json:"cert"` // DER
 }
 
-// Down is what a leader says on a control stream: Hello first, then orders. A
-// Down with neither is a heartbeat, and has a number, or an Echo.
+// Down is a leader's message on a control stream: Hello first, then orders. A Down with
+// neither is a heartbeat with a number, or an Echo.
 type Down struct {
 	Hello *Hello          `json:"hello,omitempty"`
 	Order *launcher.Order `json:"order,omitempty"`
 	Ping  uint64          `json:"ping,omitempty"`
-	// Echo is a stamp of this stream's: the sender has proven, since it came, that it leads.
+	// Echo is a stamp of this stream: the sender has proven, since it came, that it leads.
 	Echo launcher.Uptime `json:"echo,omitempty"`
 }
 
@@ -319,8 +317,8 @@ type Hello struct {
 	Protocol int `json:"protocol,omitempty"`
 }
 
-// Up is what a node says on a control stream: Hello first, then events. A Pong
-// answers a heartbeat.
+// Up is a node's message on a control stream: Hello first, then events. A Pong answers a
+// heartbeat.
 type Up struct {
 	Hello     *UpHello          `json:"hello,omitempty"`
 	Event     *launcher.Event   `json:"event,omitempty"`
@@ -328,8 +326,8 @@ type Up struct {
 	Pong      *Pong             `json:"pong,omitempty"`
 }
 
-// UpHello is a node's first word: which boot of it, what hardware, and what it
-// knows of ranks.
+// UpHello is a node's first message: its boot, its hardware, and what it knows about
+// ranks.
 type UpHello struct {
 	Boot      string                 `json:"boot"`
 	Version   string                 `json:"version"`

@@ -14,7 +14,7 @@ type ServerConfig struct {
 	Leader *ToLeader
 	// Everyone is asked for what each node answers for itself. It is needed where such a row is served.
 	Everyone Everyone
-	// Audit writes down a user's call, or that it was refused. Nil: nobody wants to know.
+	// Audit, if not nil, records a user's call, or that it was refused.
 	Audit func(what string, c Caller, on string, err error)
 }
 
@@ -82,7 +82,7 @@ func (s *Server) knows(row *Row) bool {
 	return here || row.To == leader
 }
 
-// Users serves what is for users alone, as on the socket.
+// Users serves only the users' procedures, as on the socket.
 func (s *Server) Users() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if row := Find(r.URL.Path); row != nil && !row.ForUsers() {
@@ -158,7 +158,7 @@ func (s *Server) answer(ctx context.Context, row *Row, c Caller, req any, send s
 	return s.route(ctx, row, c, req, send)
 }
 
-// audited has a call written down: a stream, which may last for days, when it has begun.
+// audited records a call: a stream, which may last for days, when it has begun.
 func (s *Server) audited(row *Row, c Caller, req any, send sender) (sends sender, write func(error)) {
 	written := false
 	write = func(err error) {
@@ -224,8 +224,8 @@ func (e serverEnd) Receive() (d Down, err error) {
 
 func (e serverEnd) Send(u Up) error { return e.out.send(&u) }
 
-// Close leaves a second for what is being written: the handler's error is the
-// last word on the stream, and tells the leader why.
+// Close leaves a second for what is being written: the handler's error is the last
+// message on the stream and tells the leader why.
 func (e serverEnd) Close() {
 	_ = e.deadlines.SetReadDeadline(time.Unix(1, 0))
 	_ = e.deadlines.SetWriteDeadline(time.Now().Add(time.Second))

@@ -13,7 +13,8 @@ type ToLeaderConfig struct {
 	Host string // this node's name, for people
 	// Leader gives who leads, or the error that says why there is none. Nil: nothing is passed on.
 	Leader func() (Leader, error)
-	// Over says of an error of a leader's answer that it means the end of its leadership, by ErrRetry. Nil: none does.
+	// Over turns an error of the leader's answer that means the end of its leadership into ErrRetry. Nil: no error
+	// does.
 	Over func(error) error
 }
 
@@ -21,7 +22,8 @@ type ToLeaderConfig struct {
 type Leader struct {
 	Host   string
 	Client *Client
-	// Gone returns when another is known to lead, or with ctx: that may be before a dead one's connection breaks.
+	// Gone returns when another leader is known, or with ctx. That may be before the connection of a dead leader
+	// breaks.
 	Gone func(ctx context.Context)
 }
 
@@ -86,8 +88,8 @@ func (t *ToLeader) ask(ctx context.Context, row *Row, c Caller, req any, send se
 	return to.Ask(ctx, c, func(ctx context.Context, to *Client) error { return to.do(ctx, row, req, send) })
 }
 
-// Ask has ask call the leader on behalf of c. That it is lost on the way becomes ErrRetry: the caller asks again with
-// the same id, and finds the next one.
+// Ask makes ask call the leader on behalf of c. If the leader is lost during the call the error is ErrRetry: the
+// caller asks again with the same id and finds the next leader.
 func (to Leader) Ask(ctx context.Context, c Caller, ask func(ctx context.Context, leader *Client) error) error {
 	way, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -2,8 +2,8 @@ package wire
 
 import "github.com/sparkrun/sparkrun/launcher"
 
-// Evidence is one file of a report: what a node read and knows, secrets taken
-// out. Host is empty where it is about the whole cluster.
+// Evidence is one file of a report: what a node read and knows, without secrets. Host is
+// empty if it is about the whole cluster.
 type Evidence struct {
 	Node launcher.NodeID `json:"node,omitempty"`
 	Host string          `json:"host,omitempty"`
