@@ -8,39 +8,42 @@ import (
 	"time"
 )
 
-// Cabling is what a node's cable probe knows at one moment: whom each of its fabric NICs hears. It is part of the
-// node's Inventory and changes only with the cabling, not with each frame.
+// Cabling is what a node's cable probe knows at one moment: which ports each of its fabric NICs hears. It is part
+// of the node's Inventory and changes only with the cabling, not with each frame.
 type Cabling struct {
-	// Probed are the NICs on which the probe listens and speaks, and has long enough for silence to say that nobody is
-	// there, sorted. On a NIC that is not among them silence says nothing.
+	// Probed are the NICs, sorted, on which the probe sends and has listened long enough that silence means an
+	// empty far end. For any other NIC silence says nothing.
 	Probed []string `json:"probed,omitempty"`
 	// Sightings are by NIC, then the neighbour's node, NIC and MAC.
 	Sightings []Sighting `json:"sightings,omitempty"`
-	// Pulled are the sightings that a NIC had when it lost its link: a cable that was there and is out or dead. They
-	// are forgotten when the NIC has a link again.
+	// Pulled are the sightings that a NIC had when it lost its link: that cable is out or dead. They are dropped
+	// when the NIC has a link again.
 	Pulled []Sighting `json:"pulled,omitempty"`
-	// Strangers are by NIC, then MAC: at most a few for a NIC, for one is enough to know.
-	Strangers []Stranger `json:"strangers,omitempty"`
-	// Trouble says why the probe does not work, with the remedy; empty while it does.
+	// NonMembers are by NIC, then MAC: at most a few for each NIC, since one is enough to
+	// know.
+	NonMembers []NonMember `json:"strangers,omitempty"`
+	// Trouble says why the probe does not work, and how to repair that; empty while it
+	// works.
 	Trouble string `json:"trouble,omitempty"`
 }
 
-// Sighting says that one of our NICs and one of a member's hear each other: each proved lately that it heard the
-// other. Both twins of a port share its wire, so that one cable is up to four sightings; the answer to rely on is
-// port to port (Slot to Peer.Slot). Through a switch a NIC has several neighbours.
+// Sighting says that one of our NICs and one of a member's hear each other: each has recently proven that it
+// heard the other. Both twins of a port share its wire, so that one cable gives up to four sightings; what counts
+// is port to port (Slot to Peer.Slot). Through a switch a NIC has several neighbours.
 type Sighting struct {
-	// NIC and Slot (see CableNICs) are ours.
+	// NIC and Slot (see CableNICs) are this node's.
 	NIC  string    `json:"nic"`
 	Slot string    `json:"slot"`
 	Peer Neighbour `json:"peer"`
-	// Clone is true where the neighbour says that it is this very node and is not: a machine copied with its state.
-	// A neighbour that is this node in truth has a cable from one of its ports to another, or both on one switch.
+	// Clone is true where the neighbour claims to be this very node and is not: a machine copied with its state. A
+	// neighbour that really is this node has a cable from one of its ports to another, or both on one switch.
 	Clone bool `json:"clone,omitempty"`
-	// Since is when they first heard each other, in whole seconds of our clock.
+	// Since is when they first heard each other, in whole seconds of this node's clock.
 	Since time.Time `json:"since"`
 }
 
-// Neighbour is the far end of a Sighting, as it says itself; that it is a member is proven.
+// Neighbour is the far end of a Sighting, by its own account; only that it is a member is
+// proven.
 type Neighbour struct {
 	// Node is the node's id, Host its name.
 	Node string `json:"node"`
@@ -54,20 +57,21 @@ type Neighbour struct {
 	Boot string `json:"boot"`
 }
 
-// Stranger is a host on a NIC's wire that did not prove to be a member. Only that node says so: see Strangers.
-type Stranger struct {
+// NonMember is a host on a NIC's wire that has not proven to be a member of the cluster. It takes all nodes'
+// inventories to tell it from a member whose agent does not run: see the function NonMembers.
+type NonMember struct {
 	NIC  string `json:"nic"`
 	Slot string `json:"slot"`
 	MAC  string `json:"mac"`
-	// Heard is what gave it away: StrangerProbe or StrangerARP.
+	// Heard is how it was noticed: NonMemberProbe or NonMemberARP.
 	Heard string `json:"heard"`
 }
 
 const (
-	// StrangerProbe is a cable probe of another cluster.
-	StrangerProbe = "probe"
-	// StrangerARP is a question or an answer about an IPv4 address.
-	StrangerARP = "arp"
+	// NonMemberProbe is a cable probe of another cluster.
+	NonMemberProbe = "probe"
+	// NonMemberARP is an ARP request or answer for an IPv4 address.
+	NonMemberARP = "arp"
 )
 
 // CableNIC is a NIC at which a cable can end.
@@ -94,27 +98,27 @@ func CableNICs(inv Inventory) []CableNIC {
 		if n.PCI != nil {
 			slot = n.PCI.Slot()
 		}
-		guest := false
+		skip := false
 		for _, h := range inv.Devices {
 			if !slices.Contains(h.Netdevs(), n.Name) {
 				continue
 			}
-			guest = h.PhysFn != nil || h.LinkLayer == LayerInfiniBand
+			skip = h.PhysFn != nil || h.LinkLayer == LayerInfiniBand
 			slot = h.Name
 			if h.PCI != nil {
 				slot = h.PCI.Slot()
 			}
 			break
 		}
-		if !guest {
+		if !skip {
 			nics = append(nics, CableNIC{NIC: n, Slot: slot})
 		}
 	}
 	return nics
 }
 
-// WithCabling returns the inventory with what the cable probe knows. What it says of a NIC that has lost its carrier
-// is left out: the inventory knows first.
+// WithCabling returns the inventory with what the cable probe knows, except about NICs that have lost their
+// carrier: the inventory learns of that first.
 func (inv Inventory) WithCabling(c Cabling) Inventory {
 	live := func(name string) bool {
 		n, ok := inv.NIC(name)
@@ -122,14 +126,14 @@ func (inv Inventory) WithCabling(c Cabling) Inventory {
 	}
 	c.Probed = filter(c.Probed, live)
 	c.Sightings = filter(c.Sightings, func(s Sighting) bool { return live(s.NIC) })
-	c.Strangers = filter(c.Strangers, func(s Stranger) bool { return live(s.NIC) })
+	c.NonMembers = filter(c.NonMembers, func(s NonMember) bool { return live(s.NIC) })
 	c.Pulled = filter(c.Pulled, func(s Sighting) bool { return !live(s.NIC) })
 	inv.Cabling = &c
 	return inv
 }
 
-// PulledSince returns what a node's cabling was before at the NICs that have no link now. Where addresses go with the
-// carrier nothing else would tell that there was a cable.
+// PulledSince returns the earlier cabling of those NICs that have no link now. Where addresses go with the carrier,
+// nothing else would show that there was a cable.
 func (inv Inventory) PulledSince(before *Cabling) []Sighting {
 	if before == nil {
 		return nil
@@ -155,9 +159,9 @@ func filter[T any](all []T, keep func(T) bool) []T {
 	return kept
 }
 
-// Cables joins what the nodes' probes say: every pair of ports of which at least one hears the other, or did until its
-// link went, once, sorted. The carrier of the far end is not looked at. A neighbour whose MAC is not the one its node has there is a clone of
-// that node, and no cable of it.
+// Cables joins what the nodes' probes say: every pair of ports of which at least one hears the other, or did until
+// its link went; each pair once, sorted. The carrier of the far end does not matter. A neighbour whose MAC differs
+// from its node's is a clone of that node, and no cable leads to it.
 func Cables(views []NodeView) []Cable {
 	nodes := make(map[string]Inventory, len(views))
 	for _, v := range views {
@@ -183,7 +187,7 @@ func Cables(views []NodeView) []Cable {
 	return slices.Compact(cables)
 }
 
-// stillPulled leaves out the cables that were moved: their far end hears a port now that was not on the same wire.
+// stillPulled drops the cables that were moved: their far end now hears a port that was not on the same wire.
 func (inv Inventory) stillPulled(id string, nodes map[string]Inventory) []Sighting {
 	was := map[CableEnd]map[CableEnd]bool{} // by our port, all that were on its wire
 	for _, s := range inv.Cabling.Pulled {
@@ -206,17 +210,17 @@ func compareEnds(a, b CableEnd) int {
 	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Port, b.Port))
 }
 
-// hasNIC reports whether the inventory does not speak against an interface of that name and MAC. One it does not list
-// was renamed a moment ago, or hot-plugged.
+// hasNIC reports whether the inventory allows for an interface of that name and MAC. One that it does not list was
+// renamed or hot-plugged a moment ago.
 func (inv Inventory) hasNIC(name, mac string) bool {
 	n, ok := inv.NIC(name)
 	return !ok || n.MAC == mac
 }
 
-// Strangers says for each node's ports, by node id and slot, which host that is no member was heard there, as
-// RoleSettings takes it. A host that is silent to the probe but has a MAC of any known node is a member whose agent
-// does not run.
-func Strangers(views []NodeView) map[string]map[string]string {
+// NonMembers says for each node's ports, by node id and slot, which host outside the cluster was heard there, as
+// RoleSettings takes it. A host that the probe does not hear, but whose MAC belongs to a known node, is a member
+// whose agent does not run.
+func NonMembers(views []NodeView) map[string]map[string]string {
 	members := map[string]bool{}
 	for _, v := range views {
 		for _, n := range v.Inventory.NICs {
@@ -228,7 +232,7 @@ func Strangers(views []NodeView) map[string]map[string]string {
 		if v.Inventory.Cabling == nil {
 			continue
 		}
-		for _, s := range v.Inventory.Cabling.Strangers {
+		for _, s := range v.Inventory.Cabling.NonMembers {
 			if members[s.MAC] || found[v.ID][s.Slot] != "" {
 				continue
 			}

@@ -126,7 +126,7 @@ func TestWithCabling(t *testing.T) {
 	b := withMACs(spark("b", "10.0.0.2/24", "192.168.1.2/24"), "0b")
 	c := *cabled(a, []Inventory{b}, "enp1s0f0np0 b enp1s0f0np0", "enP2p1s0f0np0 b enp1s0f0np0").Cabling
 	c.Probed = []string{"enP2p1s0f0np0", "enp1s0f0np0", "gone0"}
-	c.Strangers = []Stranger{{NIC: "enp1s0f0np0", Slot: "01:00.0", MAC: "02:99:00:00:00:00", Heard: StrangerARP}}
+	c.NonMembers = []NonMember{{NIC: "enp1s0f0np0", Slot: "01:00.0", MAC: "02:99:00:00:00:00", Heard: NonMemberARP}}
 	c.Sightings[0].Since = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 	down := change(a, "enp1s0f0np0", func(n *NIC) { n.Carrier = new(false) }).WithCabling(c)
@@ -134,7 +134,7 @@ func TestWithCabling(t *testing.T) {
 	if diff := cmp.Diff(want, *down.Cabling); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if len(c.Probed) != 3 || len(c.Sightings) != 2 || len(c.Strangers) != 1 || a.Cabling != nil {
+	if len(c.Probed) != 3 || len(c.Sightings) != 2 || len(c.NonMembers) != 1 || a.Cabling != nil {
 		t.Error("the argument was changed")
 	}
 	text, err := json.Marshal(a.WithCabling(c))
@@ -150,17 +150,17 @@ func TestWithCabling(t *testing.T) {
 	}
 }
 
-func TestStrangers(t *testing.T) {
+func TestNonMembers(t *testing.T) {
 	a := withMACs(spark("a", "10.0.0.1/24", "192.168.1.1/24", "192.168.2.1/24"), "0a")
 	b := withMACs(spark("b", "10.0.0.2/24", "192.168.1.2/24"), "0b")
-	heard := func(nic, mac string) Stranger {
-		return Stranger{NIC: nic, Slot: "01:00.0", MAC: mac, Heard: StrangerARP}
+	heard := func(nic, mac string) NonMember {
+		return NonMember{NIC: nic, Slot: "01:00.0", MAC: mac, Heard: NonMemberARP}
 	}
 	nic, _ := b.NIC("enp1s0f0np0")
-	a = a.WithCabling(Cabling{Strangers: []Stranger{
+	a = a.WithCabling(Cabling{NonMembers: []NonMember{
 		heard("enP2p1s0f0np0", nic.MAC), heard("enP2p1s0f0np0", "02:99:00:00:00:00"), heard("enp1s0f0np0", "02:99:00:00:00:01")}})
 	want := map[string]map[string]string{"id-a": {"01:00.0": "the host 02:99:00:00:00:00 (arp on enP2p1s0f0np0)"}}
-	if diff := cmp.Diff(want, Strangers([]NodeView{view(a), view(b)})); diff != "" {
+	if diff := cmp.Diff(want, NonMembers([]NodeView{view(a), view(b)})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -15,9 +15,10 @@ type Var struct {
 	Source string `json:"source"`
 }
 
-// Place is what a node must know of its part in a job to work out the environment of its ranks.
+// Place is what a node must know of its part in a job to work out its ranks' environment.
 type Place struct {
-	// Inventory is the node's hardware now, not when the job was placed: what has gone since is not used.
+	// Inventory is the node's hardware now, not when the job was placed: what has gone since then is not
+	// used.
 	Inventory Inventory
 	// Entry is the node's own entry of the job's Meeting.
 	Entry Entry
@@ -32,8 +33,8 @@ type Place struct {
 }
 
 // Env gives the network variables for a rank's place, in a fixed order. It sets nothing that NCCL chooses better
-// (GID index, traffic class, timeouts, algorithms) and NCCL_NET=IB only where a RoCE device can be used with every
-// peer: there it turns NCCL's silent fallback to sockets into an error.
+// by itself (GID index, traffic class, timeouts, algorithms), and NCCL_NET=IB only where a RoCE device reaches
+// every peer: there it turns NCCL's silent fallback to sockets into an error.
 func Env(place Place) []Var {
 	var vars []Var
 	if place.Nodes > 1 {
@@ -42,8 +43,9 @@ func Env(place Place) []Var {
 	return append(vars, interfaces(place)...)
 }
 
-// NCCLVariables are the names of all that Env may set for NCCL: they follow from one node's hardware. What carries an
-// environment from one node to another leaves them out, and where a file sets them for every job they do harm.
+// NCCLVariables are the names of all variables that Env may set for NCCL. They follow from one node's hardware:
+// whatever carries an environment to another node must leave them out, and in a file that applies to every job they
+// do harm.
 func NCCLVariables() []string {
 	return []string{
 		"NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX",
@@ -56,7 +58,7 @@ func NCCLVariables() []string {
 func ncclFabric(place Place) []Var {
 	if slices.ContainsFunc(place.Inventory.Devices,
 		func(h HCA) bool { return h.Active() && h.LinkLayer == LayerInfiniBand }) {
-		return nil // native InfiniBand needs no address to reach every peer: NCCL finds its way by itself
+		return nil // native InfiniBand needs no addresses: NCCL finds its way by itself
 	}
 	paths, devices := livePaths(place)
 	if len(paths) == 0 {
@@ -91,7 +93,7 @@ func ncclFabric(place Place) []Var {
 	return append(vars, extra.vars...)
 }
 
-// ncclSockets keeps NCCL off RoCE devices that do not reach every peer: left alone it would pick them, and hang in
+// ncclSockets keeps NCCL off RoCE devices that do not reach every peer: by itself it would use them, and hang in
 // its first connection.
 func ncclSockets(place Place, why string) []Var {
 	for _, h := range SortedDevices(place.Inventory.Devices) {
@@ -103,8 +105,8 @@ func ncclSockets(place Place, why string) []Var {
 	return nil
 }
 
-// livePaths drops what has gone since the meeting and returns each device once, in the order of the paths. A path
-// is alive when its device still has it, whatever else changed.
+// livePaths drops what has gone since the meeting was chosen, and returns each device once, in the order of the
+// paths. A path is alive as long as its device has its address.
 func livePaths(place Place) (paths []Path, devices []HCA) {
 	for _, p := range place.Entry.Paths {
 		h, ok := place.Inventory.Device(p.HCA)
@@ -156,13 +158,14 @@ func describePaths(paths []Path) string {
 	return joinWords(devices) + " ACTIVE on " + joinWords(subnets)
 }
 
-// interfaces gives the variables by which each library is told the interface of the meeting. Each has its own
-// syntax: NCCL matches prefixes unless told "=", all others want the plain name (gloo refuses "=eth0").
+// interfaces gives the variables that tell each library the interface of the meeting. Their syntax differs:
+// NCCL matches prefixes unless the name begins with "=", all others need the plain name (gloo refuses
+// "=eth0").
 func interfaces(place Place) []Var {
 	name := place.Entry.NIC
 	loopback := place.Entry.Addr.IsLoopback()
 	if nic, ok := place.Inventory.Holder(place.Entry.Addr); ok {
-		name = nic.Name // the address decides: the name may have changed since
+		name = nic.Name // the address decides, since the name may have changed
 	}
 	if name == "" {
 		return nil
@@ -173,7 +176,7 @@ func interfaces(place Place) []Var {
 		{"GLOO_SOCKET_IFNAME", name, source},
 		{"TP_SOCKET_IFNAME", name, source},
 	}
-	if !loopback { // UCX has no transport on lo besides shared memory, which needs no device
+	if !loopback { // on lo UCX only has shared memory, which needs no device
 		vars = append(vars, Var{"UCX_NET_DEVICES", name, source})
 	}
 	// Without these Open MPI also tries docker0, whose address is the same on every node, and hangs.

@@ -6,31 +6,33 @@ import "time"
 type Severity string
 
 const (
-	// SeverityError is a mistake with which a job fails, hangs, or runs without the fabric it asked for.
+	// SeverityError is a fault with which a job fails, hangs, or runs without the fabric it asked for.
 	SeverityError Severity = "error"
-	// SeverityWarning is a mistake that costs speed or will bite later.
+	// SeverityWarning is a fault that costs speed or will cause trouble later.
 	SeverityWarning Severity = "warning"
 	// SeverityInfo is a fact worth knowing; nothing needs to be done.
 	SeverityInfo Severity = "info"
 )
 
-// Finding is one mistake, said so that its owner can mend it.
+// Finding is one fault, described so that its owner can repair it.
 type Finding struct {
-	// Code is stable and names the kind of mistake: twins-one-subnet.
+	// Code is stable and names the kind of fault: twins-one-subnet.
 	Code     string   `json:"code"`
 	Severity Severity `json:"severity"`
-	// Node is the id of the node to mend and Host its name; empty where the finding is about the whole cluster.
+	// Node is the id of the node to repair and Host its name; empty where the finding is about the whole
+	// cluster.
 	Node string `json:"node,omitempty"`
 	Host string `json:"host,omitempty"`
-	// Port is the slot of the physical port and Device the RDMA device or interface; empty where it is about no one.
+	// Port is the slot of the physical port and Device the RDMA device or interface; empty where it is not about
+	// one.
 	Port   string `json:"port,omitempty"`
 	Device string `json:"device,omitempty"`
 	// Text is a sentence: what is wrong, where, and what it leads to.
 	Text string `json:"text"`
 	// Evidence is what was read: "enp1s0f0np0 mtu 1500".
 	Evidence string `json:"evidence"`
-	// Remedy is a command to run on Host (on any node where that is empty): one that mends it, or where hands are
-	// needed, as for a cable, one that shows the place.
+	// Remedy is a command to run on Host (on any node where that is empty): one that repairs the fault, or where
+	// that takes hands, as for a cable, one that shows the place.
 	Remedy string `json:"remedy"`
 }
 
@@ -45,8 +47,8 @@ func (s Severity) Rank() int {
 	return 2
 }
 
-// Counters are what one RDMA device counted during a span of time. They are no part of an inventory, which must stay
-// equal to itself while nothing changes.
+// Counters are what one RDMA device counted during a span of time. They are not in an inventory, which must stay
+// equal while nothing changes.
 type Counters struct {
 	// HCA is the device.
 	HCA string `json:"hca"`
@@ -56,7 +58,7 @@ type Counters struct {
 	Counts map[string]uint64 `json:"counts"`
 }
 
-// Measurement is a bandwidth found by a test over one RDMA device that had the link to itself.
+// Measurement is a bandwidth measured over one RDMA device that had the link to itself.
 type Measurement struct {
 	HCA string `json:"hca"`
 	// Gbps is in 10^9 bits a second.
@@ -65,9 +67,9 @@ type Measurement struct {
 	By string `json:"by"`
 }
 
-// Explanation says what a code stands for, to who looks it up.
+// Explanation says what a code means.
 type Explanation struct {
 	Code string `json:"code"`
-	// Text is a sentence that holds for every finding of the code.
+	// Text is a sentence that is true for every finding of the code.
 	Text string `json:"text"`
 }

@@ -1,10 +1,10 @@
 // Package envgen decides what a node's network hardware means for a distributed job: which NICs are which, how
 // the machines of a job can meet, and which environment variables follow for a rank on this node. It holds the
-// words (Inventory, Meeting, Var) and pure rules over them; the same input always gives the same output, in the
-// same order. What every job is given is worked out in env.go, what a ring wants beside it in ring.go.
+// types (Inventory, Meeting, Var) and pure rules over them; the same input always gives the same output, in the
+// same order. The variables of every job are in env.go, those of a ring in ring.go.
 //
 // It must not read files, sockets or the environment, must not know about jobs, ranks' programs or leaders, and
-// must never recognise hardware by its name: names are udev's and the user's to change.
+// must never recognise hardware by its name: udev and users change names.
 package envgen
 
 import (
@@ -23,8 +23,9 @@ type Inventory struct {
 	NICs []NIC `json:"nics"`
 	// Cabling is what the node's cable probe hears; nil where none runs.
 	Cabling *Cabling `json:"cabling,omitempty"`
-	// FabricPorts are the ports that the node's user declared to be the fabric (--fabric-port), by any of their names
-	// (see PortsByName): those and no others are. Empty leaves it to the rules. A name may fit no port yet.
+	// FabricPorts are the ports that the node's user declared to be the fabric (--fabric-port), by any of their
+	// names (see PortsByName): those and no others are. Empty leaves it to the rules. A name may not match any port
+	// yet.
 	FabricPorts []string `json:"fabric_ports,omitempty"`
 }
 
@@ -47,11 +48,12 @@ const VendorMellanox = "0x15b3"
 // HCA is one RDMA device with its only port (mlx5 and rxe devices have one port each, number 1). A physical
 // socket of a GB10 machine is two of them, see Ports.
 type HCA struct {
-	// Name is the RDMA device's name, such as rocep1s0f0 or mlx5_0. It identifies nothing beyond this inventory.
+	// Name is the RDMA device's name, such as rocep1s0f0 or mlx5_0. It identifies the device only within this
+	// inventory.
 	Name string `json:"name"`
 	// PCI is nil for a software device (rxe, siw).
 	PCI *PCIAddress `json:"pci,omitempty"`
-	// PhysFn is set on a virtual function seen from its host: the address of its physical function.
+	// PhysFn is the address of the physical function, on a virtual function seen from its host.
 	PhysFn *PCIAddress `json:"phys_fn,omitempty"`
 	// NodeGUID and SysImageGUID are written as in sysfs: 4cbb:4703:002e:bf42.
 	NodeGUID     string `json:"node_guid,omitempty"`
@@ -64,7 +66,7 @@ type HCA struct {
 	State string `json:"state,omitempty"`
 	// PhysState is the physical state: LinkUp, Polling, Disabled, ...
 	PhysState string `json:"phys_state,omitempty"`
-	// RateMbps is the port's signalling rate in Mb/s. A port without a link says 40000: read it only when ACTIVE.
+	// RateMbps is the port's signalling rate in Mb/s. A port without a link says 40000: use it only when ACTIVE.
 	RateMbps *int `json:"rate_mbps,omitempty"`
 	// LinkLayer is Ethernet (then the device speaks RoCE) or InfiniBand.
 	LinkLayer string `json:"link_layer,omitempty"`
@@ -99,11 +101,11 @@ func (h HCA) Netdevs() []string {
 
 // GID is one filled row of a GID table.
 type GID struct {
-	// Index moves when addresses come and go: nobody may remember it.
+	// Index changes when addresses come and go: it must not be remembered.
 	Index int `json:"index"`
 	// Type is "RoCE v2" or "IB/RoCE v1".
 	Type string `json:"type"`
-	// Addr is the row's value as the table has it; an IPv4 address is ::ffff:a.b.c.d.
+	// Addr is the row's value as in the table; an IPv4 address is ::ffff:a.b.c.d.
 	Addr netip.Addr `json:"addr"`
 	// Netdev is the interface the address belongs to, such as a VLAN above the device's own.
 	Netdev string `json:"netdev,omitempty"`
@@ -123,9 +125,9 @@ type NIC struct {
 	MTU int `json:"mtu"`
 	// SpeedMbps is nil while there is no link or the driver does not say.
 	SpeedMbps *int `json:"speed_mbps,omitempty"`
-	// Up is the administrator's wish (ip link set up).
+	// Up is the administrative state (ip link set up).
 	Up bool `json:"up"`
-	// Carrier is nil while the interface is set down, for then nobody knows.
+	// Carrier is nil while the interface is set down, since it is not known then.
 	Carrier *bool `json:"carrier,omitempty"`
 	// OperState is up, down, unknown, dormant, ... (RFC 2863).
 	OperState string `json:"operstate,omitempty"`
@@ -144,7 +146,7 @@ type NIC struct {
 // HasCarrier reports whether the link is known to be there.
 func (n NIC) HasCarrier() bool { return n.Carrier != nil && *n.Carrier }
 
-// prefixOf returns the prefix under which the interface holds addr; the whole of 127/8 is lo's.
+// prefixOf returns the prefix with which the interface holds addr; lo holds all of 127/8.
 func (n NIC) prefixOf(addr netip.Addr) (netip.Prefix, bool) {
 	for _, p := range n.Addresses {
 		if p.Addr() == addr || n.Loopback && addr.Is4() && p.Contains(addr) {
@@ -184,8 +186,8 @@ func (inv Inventory) Holder(addr netip.Addr) (NIC, bool) {
 	return NIC{}, false
 }
 
-// FabricNIC reports whether the interface is a ConnectX or has an RDMA device over it: what the fabric is made of,
-// and what management keeps away from.
+// FabricNIC reports whether the interface is a ConnectX or has an RDMA device: such NICs are for the fabric, and
+// management avoids them.
 func (inv Inventory) FabricNIC(n NIC) bool {
 	if n.PCIVendor == VendorMellanox {
 		return true // also before its RDMA driver is loaded

@@ -61,8 +61,8 @@ func TestPorts(t *testing.T) {
 		}
 		return h
 	}
-	guest := device("mlx5_9", "0000:01:00.2")
-	guest.PhysFn = pci("0000:01:00.0")
+	virtual := device("mlx5_9", "0000:01:00.2")
+	virtual.PhysFn = pci("0000:01:00.0")
 	for name, tc := range map[string]struct {
 		devices []HCA
 		want    string
@@ -72,7 +72,7 @@ func TestPorts(t *testing.T) {
 			"0 01:00.0: b a; 1 01:00.1: z mlx5_3; "},
 		"server": {[]HCA{device("mlx5_1", "0000:3a:00.0"), device("mlx5_0", "0000:18:00.0"), device("mlx5_2", "0000:18:00.1")},
 			"0 18:00.0: mlx5_0; 0 3a:00.0: mlx5_1; 1 18:00.1: mlx5_2; "},
-		"a guest's function": {[]HCA{guest, device("pf", "0000:01:00.0")}, "0 01:00.0: pf; "},
+		"a virtual function": {[]HCA{virtual, device("pf", "0000:01:00.0")}, "0 01:00.0: pf; "},
 		"software":           {[]HCA{device("rxe1", ""), device("rxe0", ""), device("x", "0000:01:00.1")}, "1 01:00.1: x; - rxe0: rxe0; - rxe1: rxe1; "},
 	} {
 		var got strings.Builder

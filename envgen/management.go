@@ -19,10 +19,10 @@ type ManagementChoice struct {
 	Warning string `json:"warning,omitempty"`
 }
 
-// ErrNoManagement is Management's error when no interface will do as things are: a cable, a driver or DHCP may change that.
+// ErrNoManagement is Management's error when no interface is usable now: a cable, a driver or DHCP may change that.
 var ErrNoManagement = errors.New("no interface can carry management; name one with --management IFACE|ADDR")
 
-// absentError is that of an override that is not there. It has its own remedy.
+// absentError is for an override that does not exist. It has its own remedy.
 type absentError struct{ error }
 
 func (absentError) Is(target error) bool { return target == ErrNoManagement }
@@ -39,8 +39,8 @@ const (
 
 // Management chooses the interface the cluster talks over: the wired one that is no ConnectX and has an address,
 // else Wi-Fi, else (in a container) a virtual one with the default route; the latter two with a warning. A fabric
-// NIC is only taken by override, which is an interface's name or an address this node holds (a loopback one too).
-// IPv4 is preferred to IPv6 and link-local addresses are not taken, unless the override is one.
+// NIC is only taken by override, which is an interface's name or an address that this node holds (a loopback one
+// too). It prefers IPv4 to IPv6 and takes no link-local address, unless the override is one.
 func Management(inv Inventory, override string) (ManagementChoice, error) {
 	if override != "" {
 		return managementOverride(inv, override)
@@ -94,7 +94,7 @@ func Management(inv Inventory, override string) (ManagementChoice, error) {
 	return choice, nil
 }
 
-// managementClass puts an interface in its class, or says why it is unfit.
+// managementClass gives an interface's class, or says why it cannot be used.
 func managementClass(inv Inventory, n NIC) (class int, why string) {
 	switch {
 	case n.Loopback:
@@ -157,8 +157,9 @@ func managementOverride(inv Inventory, override string) (ManagementChoice, error
 	return choice, nil
 }
 
-// hostAddr returns the address others should reach the interface by: the first IPv4, else the first IPv6. Link-local
-// ones are a last resort for an interface the user named, IPv4 only: an IPv6 one is useless without a zone.
+// hostAddr returns the address at which others should reach the interface: the first IPv4, else the first IPv6.
+// Link-local ones are a last resort for an interface that the user named, and only IPv4: an IPv6 one is useless
+// without a zone.
 func hostAddr(n NIC, linkLocal bool) (netip.Addr, bool) {
 	var v6, local4 netip.Addr
 	for _, p := range n.Addresses {

@@ -23,7 +23,7 @@ const (
 
 // NodeView is one chosen node as the cluster sees it.
 type NodeView struct {
-	// ID is the node's unique identity; Host is for sentences.
+	// ID is the node's unique identity; Host is for messages.
 	ID   string
 	Host string
 	// Mgmt is the node's management address; invalid when it has none.
@@ -31,9 +31,9 @@ type NodeView struct {
 	Inventory Inventory
 }
 
-// Addrs lists where the node's connections to others may come from: addr, where it meets them, its management address, and
-// every address of the fabric's interfaces and of those that hold one of the two. Zones are left out, loopback too; each
-// comes once.
+// Addrs lists where the node's connections to others may come from: addr, where it meets them; its management
+// address; and every address of the fabric's interfaces and of those that hold one of the two. Zones and loopback
+// are left out; each address is listed once.
 func (v NodeView) Addrs(addr netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	add := func(a netip.Addr) {
@@ -58,7 +58,7 @@ func (v NodeView) Addrs(addr netip.Addr) []netip.Addr {
 	return out
 }
 
-// Meeting says by which addresses the nodes of a job reach one another.
+// Meeting says at which addresses the nodes of a job reach one another.
 type Meeting struct {
 	Kind Network `json:"kind"`
 	// Subnet is the network all entries' addresses are in; invalid when management is routed.
@@ -69,7 +69,7 @@ type Meeting struct {
 	Why string `json:"why"`
 }
 
-// Entry is one node's part of a meeting. It carries all that the node's Env needs of it.
+// Entry is one node's part of a meeting. It has all that the node's Env needs of it.
 type Entry struct {
 	ID   string `json:"id"`
 	Host string `json:"host"`
@@ -79,9 +79,9 @@ type Entry struct {
 	// Addr is reached by all other nodes; NIC is the interface that holds it, empty when the inventory has none.
 	Addr netip.Addr `json:"addr"`
 	NIC  string     `json:"nic"`
-	// Paths are the RDMA devices usable with every peer: those in a subnet that all nodes share. Lowest port and
-	// primary twin first; empty when there are none.
-	// In a ring they are all devices that reach a neighbour, although no subnet joins all nodes.
+	// Paths are the RDMA devices usable with every peer: those in a subnet that all nodes share, lowest port and
+	// primary twin first; empty when there are none. In a ring they are all devices that reach a neighbour,
+	// although no subnet joins all nodes.
 	Paths []Path `json:"paths,omitempty"`
 	// Shape is how the fabric joins the nodes of the job; empty where the meeting was found without a topology.
 	Shape Shape `json:"shape,omitempty"`
@@ -92,7 +92,7 @@ var ErrNoMeeting = errors.New("the nodes have no network in common")
 
 // Meet finds one network that all the nodes reach: a fabric subnet in which each has an address, else management.
 // Of several subnets it takes the one on the lowest port and the primary twins. The answer for a node does not
-// depend on the order of the nodes; a subnet in which an address occurs twice is no match. One node alone meets
+// depend on the order of the nodes; a subnet in which an address occurs twice does not count. A single node meets
 // itself on its management address, or on loopback when it has none.
 func Meet(nodes []NodeView) (Meeting, error) {
 	if err := checkChosen(nodes); err != nil {
@@ -138,7 +138,7 @@ func meetAlone(n NodeView) Meeting {
 	return m
 }
 
-// meetFabric returns nil and the reason when the fabric joins not all of the nodes.
+// meetFabric returns nil and the reason when the fabric does not join all of the nodes.
 func meetFabric(nodes []NodeView) (*Meeting, string) {
 	all := make([][]way, len(nodes))
 	var leftOut []string
@@ -186,9 +186,9 @@ func meetFabric(nodes []NodeView) (*Meeting, string) {
 
 var linkLocal4 = netip.MustParsePrefix("169.254.0.0/16")
 
-// sharedSubnets returns the subnets in which every node has an address and none has another's, in order; those that
-// a duplicate address has spoilt; and what kept the nearest miss from being shared. Link-local is left out: everyone
-// has the same 169.254/16, cabled or not.
+// sharedSubnets returns, in order, the subnets in which every node has an address that no other node has; those
+// that a duplicate address excludes; and what the nearest miss lacks. Link-local is left out: everyone has the same
+// 169.254/16, cabled or not.
 func sharedSubnets(nodes []NodeView, all [][]way) (shared []netip.Prefix, spoilt []string, whyNot string) {
 	members := map[netip.Prefix]map[int]bool{}
 	for i, ways := range all {
@@ -223,9 +223,9 @@ func sharedSubnets(nodes []NodeView, all [][]way) (shared []netip.Prefix, spoilt
 	return shared, spoilt, whyNot
 }
 
-// linkLocalPair reports whether two nodes form the single-cable picture with automatic addresses: each has exactly
+// linkLocalPair reports whether two nodes are joined by a single cable with automatic addresses: each has exactly
 // one physical port with a link-local address. With a second such port, or a third node, nothing says which cable
-// leads where, for everyone is in the same subnet. why is empty where not all nodes have such addresses.
+// leads where, since all are in the same subnet. why is empty where not all nodes have such addresses.
 func linkLocalPair(nodes []NodeView, all [][]way) (ok bool, why string) {
 	found := 0
 	for i, ways := range all {
@@ -278,8 +278,8 @@ func duplicate(nodes []NodeView, all [][]way, subnet netip.Prefix) string {
 	return ""
 }
 
-// compareSubnets puts the subnet on the lowest port and the primary twins first, looking at all nodes' ranks sorted,
-// so that the order of the nodes does not matter.
+// compareSubnets puts the subnet on the lowest port and the primary twins first. It compares all nodes' ranks,
+// sorted, so that the order of the nodes does not matter.
 func compareSubnets(all [][]way, a, b netip.Prefix) int {
 	ranks := func(s netip.Prefix) []pathRank {
 		var rs []pathRank
@@ -338,8 +338,8 @@ func meetManagement(nodes []NodeView, whyNot string) (Meeting, error) {
 	return m, nil
 }
 
-// holderOf returns the interface that holds addr and the subnet there; loopback's interface is lo even in an
-// inventory that has none.
+// holderOf returns the interface that holds addr and its subnet; for loopback it is lo even if the inventory
+// has none.
 func holderOf(inv Inventory, addr netip.Addr) (nic string, subnet netip.Prefix) {
 	if n, ok := inv.Holder(addr); ok {
 		p, _ := n.prefixOf(addr)
@@ -351,7 +351,7 @@ func holderOf(inv Inventory, addr netip.Addr) (nic string, subnet netip.Prefix) 
 	return "", netip.Prefix{}
 }
 
-// absent names up to three of the nodes that are not members.
+// absent names up to three of the nodes that are not in members.
 func absent(nodes []NodeView, members map[int]bool) string {
 	var hosts []string
 	for i, n := range nodes {

@@ -8,9 +8,9 @@ import (
 )
 
 // Meet finds where the given nodes of the topology meet, as the function Meet does, but knowing which cable leads
-// where: addresses count only where a link joins them. Nodes that are a whole ring meet on management, which reaches
-// everyone, and keep the RDMA devices towards both neighbours. The entries are in the order of the nodes, which
-// should be the topology's RankOrder.
+// where: addresses count only where a link joins them. Nodes that form a whole ring meet on management, which
+// reaches all of them, and keep the RDMA devices to both neighbours. The entries are in the order of the nodes,
+// which should be the topology's RankOrder.
 func (t Topology) Meet(nodes []NodeView) (Meeting, error) {
 	if err := checkChosen(nodes); err != nil {
 		return Meeting{}, err
@@ -67,7 +67,8 @@ func (t Topology) shapeOf(nodes []NodeView) Shape {
 	if len(groups) != 1 {
 		return ShapeIslands
 	}
-	// Part of a group: two are a pair where a cable joins them; on a switch any number is a switch again.
+	// Part of a group: two are a pair where a cable joins them; on a switch any number forms a switch
+	// again.
 	g := groups[0]
 	switch {
 	case g.Shape == ShapeSwitch:
@@ -80,8 +81,8 @@ func (t Topology) shapeOf(nodes []NodeView) Shape {
 	return ShapeMixed
 }
 
-// sharedLanes returns the lanes in which every node has an end, lowest port and primary twins first, and what the
-// nearest miss lacks.
+// sharedLanes returns the lanes in which every node has an end, lowest port and primary twins first, and says
+// what the nearest miss lacks.
 func (t Topology) sharedLanes(nodes []NodeView) (shared []Lane, whyNot string) {
 	whyNot = "the fabric has no subnet between any of the nodes"
 	if !slices.ContainsFunc(nodes, func(n NodeView) bool { return len(n.Inventory.Devices) > 0 }) {
@@ -115,7 +116,8 @@ func (t Topology) sharedLanes(nodes []NodeView) (shared []Lane, whyNot string) {
 	return shared, whyNot
 }
 
-// laneRanks are the ranks of the nodes' first devices in a lane, sorted, so that the order of the nodes says nothing.
+// laneRanks are the ranks of the nodes' first devices in a lane, sorted, so that the order of the nodes does not
+// matter.
 func (t Topology) laneRanks(nodes []NodeView, l Lane) []pathRank {
 	var ranks []pathRank
 	for _, n := range nodes {
@@ -163,7 +165,7 @@ func (t Topology) meetOnLanes(nodes []NodeView, lanes []Lane, shape Shape) Meeti
 	return m
 }
 
-// words completes "the nodes are": a pair, a switch.
+// words completes the sentence "the nodes are": a pair, a switch.
 func (s Shape) words() string {
 	if s == ShapeMixed {
 		return "a mixed fabric"
@@ -187,7 +189,7 @@ func (t Topology) linkWords(link int) string {
 func (t Topology) pathsOf(node string, lanes []Lane) []Path {
 	var ends []LaneEnd
 	for _, l := range lanes {
-		for i := range l.Ends { // by index: a ring of 64 has thousands, and each is 200 bytes
+		for i := range l.Ends { // by index, without a copy: a ring of 64 has thousands, of 200 bytes each
 			if l.Ends[i].Node == node {
 				ends = append(ends, l.Ends[i])
 			}
@@ -247,7 +249,8 @@ func (l *Lane) has(node string) bool {
 	return false
 }
 
-// prefixLength is the shortest of the paths' subnets: the length by which NCCL can tell neighbours apart.
+// prefixLength is the shortest prefix of the paths' subnets: by that length NCCL can tell neighbours
+// apart.
 func prefixLength(paths []Path) int {
 	bits := 32
 	for _, p := range paths {

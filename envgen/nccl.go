@@ -14,7 +14,7 @@ type NCCLVersion struct {
 	Patch int `json:"patch"`
 }
 
-// ncclOwnGID is the first release that chooses the GID of each HCA by itself and knows the variables that guide it.
+// ncclOwnGID is the first release that chooses each HCA's GID by itself and knows the variables that guide it.
 var ncclOwnGID = NCCLVersion{Major: 2, Minor: 21}
 
 var (
@@ -22,14 +22,14 @@ var (
 	ncclCode   = regexp.MustCompile(`^\d{4,6}$`)
 )
 
-// ParseNCCLVersion reads "2.28.9", "2.28.9+cuda13.0", "v2.28.9-1" or nccl.h's NCCL_VERSION_CODE: 22809, and 2708 for
-// 2.7.8, for the code had one digit less up to 2.8.
+// ParseNCCLVersion reads "2.28.9", "2.28.9+cuda13.0", "v2.28.9-1" or nccl.h's NCCL_VERSION_CODE: 22809, but 2708
+// for 2.7.8, since the code had one digit less up to 2.8.
 func ParseNCCLVersion(text string) (NCCLVersion, error) {
 	if m := ncclDotted.FindStringSubmatch(text); m != nil {
 		var v NCCLVersion
-		v.Major, _ = strconv.Atoi(m[1]) // three digits at most: cannot overflow
+		v.Major, _ = strconv.Atoi(m[1]) // at most three digits: no overflow
 		v.Minor, _ = strconv.Atoi(m[2])
-		v.Patch, _ = strconv.Atoi(m[3]) // 0 where there is none
+		v.Patch, _ = strconv.Atoi(m[3]) // 0 where it is absent
 		return v, nil
 	}
 	if ncclCode.MatchString(text) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Path is one RDMA device's way into a fabric subnet, as one node has it.
+// Path is one RDMA device's connection to a fabric subnet, as one node has it.
 type Path struct {
 	// HCA is the RDMA device, NIC the interface whose address makes it usable.
 	HCA string `json:"hca"`
@@ -20,14 +20,14 @@ type Path struct {
 	Subnet netip.Prefix `json:"subnet"`
 }
 
-// way is a Path with what decides its order.
+// way is a Path with the values that decide its order.
 type way struct {
 	Path
 	rank pathRank
 }
 
-// pathRank orders a node's ways: lowest port, then the primary twin. Names do not count, so that the order is the
-// same on a node with mlx5_N and on its peer with rocep1s0f0.
+// pathRank orders a node's ways: lowest port first, then the primary twin. Names do not count, so that the order
+// is the same on a node with mlx5_N and on its peer with rocep1s0f0.
 type pathRank struct {
 	software bool
 	function uint8
@@ -45,8 +45,8 @@ func compareWays(a, b way) int {
 }
 
 // fabricWays returns every way from this node into a fabric subnet, lowest port and primary twin first, and for
-// each ACTIVE RoCE device without one the reason: a job runs at half its speed where a twin lacks an address, and
-// the reader of --dry-run should see which.
+// each ACTIVE RoCE device without one the reason: a job runs at half speed where a twin lacks an address, and
+// --dry-run should show which.
 func fabricWays(inv Inventory, mgmt netip.Addr) (ways []way, leftOut []string) {
 	mgmtNet := managementSubnet(inv, mgmt)
 	for _, port := range Ports(inv) {
@@ -93,7 +93,7 @@ func deviceWays(inv Inventory, h HCA) (ways []way, why string) {
 		}
 		why = fmt.Sprintf("%s has no IPv4 address", name)
 		for _, p := range nic.Addresses {
-			if !p.Addr().Is4() || p.Bits() == 32 { // a /32 joins nobody
+			if !p.Addr().Is4() || p.Bits() == 32 { // a /32 joins no other host
 				continue
 			}
 			if _, ok := h.gidFor(p.Addr()); !ok {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// PCIAddress names a PCI function. It is the identity of a device within a node; two functions that differ in the
-// domain alone are twins (see Ports).
+// PCIAddress names a PCI function. It identifies a device within a node; two functions that differ only in the
+// domain are twins (see Ports).
 type PCIAddress struct {
 	Domain   uint32 `json:"domain"`   // above 0xffff on hosts with VMD or Hyper-V
 	Bus      uint8  `json:"bus"`      //
@@ -51,7 +51,8 @@ func (a PCIAddress) String() string { return fmt.Sprintf("%04x:%s", a.Domain, a.
 
 // Slot is the address without its domain, 01:00.1: what twins have in common.
 func (a PCIAddress) Slot() string {
-	// By hand: every port of a cluster is asked, several times.
+	// Written by hand for speed: this is called several times for every port of a
+	// cluster.
 	const digits = "0123456789abcdef"
 	return string([]byte{digits[a.Bus>>4], digits[a.Bus&15], ':', digits[a.Device>>4], digits[a.Device&15], '.',
 		'0' + a.Function&7})

@@ -18,7 +18,7 @@ type Port struct {
 }
 
 // Ports groups a node's devices into physical ports, by port number, then bus and device; ports without PCI come
-// last. Virtual functions are left out: on the host that owns them they belong to its guests.
+// last. Virtual functions are left out: on the host that owns them they belong to virtual machines.
 func Ports(inv Inventory) []Port {
 	var ports []Port
 	at := map[string]int{} // slot -> index in ports

@@ -2,23 +2,23 @@ package envgen
 
 import "fmt"
 
-// ncclSubnetRouting is the first release in which NCCL finds by itself the port that leads to a peer
-// (NCCL_IB_SUBNET_AWARE_ROUTING); before, only a fork of 2.28 does, dgxspark-3node-ring.
+// ncclSubnetRouting is the first release in which NCCL itself finds the port that leads to a peer
+// (NCCL_IB_SUBNET_AWARE_ROUTING); before it only a fork of 2.28 does, dgxspark-3node-ring.
 var ncclSubnetRouting = NCCLVersion{Major: 2, Minor: 30, Patch: 7}
 
-// profile is what a shape wants of a release of NCCL beyond the variables that any RoCE fabric wants.
+// profile is what a shape needs of a release of NCCL beyond the variables of every RoCE fabric.
 type profile struct {
 	vars []Var
 	// unusable says why this NCCL cannot use the fabric; empty where it can.
 	unusable string
 }
 
-// ringProfile is the (shape, NCCL version) table's part for rings; every other shape needs nothing of its own.
+// ringProfile is the (shape, NCCL version) table's part for rings; no other shape needs one.
 //
-// How NCCL 2.30.7 routes (src/transport/net_ib/connect.cc): the listener tells the GIDs of its device's ports, and
-// the connector takes a device of its own in one of their subnets. Told one port only, the wrong one for this peer,
-// it finds none and the connection times out. So both ports must be told, which is what the merged device
-// (NCCL_IB_MERGE_NICS=1) does. The fork matches single ports and wants 0.
+// How NCCL 2.30.7 routes (src/transport/net_ib/connect.cc): the listener sends the GIDs of its device's ports, and
+// the connector uses a device of its own in one of their subnets. If it is sent only one port, the wrong one for
+// this peer, it finds none and the connection times out. So both ports must be sent, which is what the merged
+// device (NCCL_IB_MERGE_NICS=1) does. The fork matches single ports and needs 0.
 func ringProfile(place Place, paths []Path) profile {
 	why := fmt.Sprintf("ring of %d: ", place.Nodes)
 	fork := false
@@ -39,7 +39,7 @@ func ringProfile(place Place, paths []Path) profile {
 		p.vars = append(p.vars, Var{"NCCL_IB_MERGE_NICS", "1", why + "a listener must tell the subnets of both its ports"})
 	}
 	if place.Nodes > 3 {
-		// In a ring of three everyone is everyone's neighbour, and trees work too.
+		// In a ring of three all are neighbours, and trees work too.
 		p.vars = append(p.vars, Var{"NCCL_ALGO", "Ring", why + "a tree would need cables that are not there"})
 	}
 	return p

@@ -8,23 +8,24 @@ import (
 	"strings"
 )
 
-// RoleSettings is what beyond the inventory decides about the roles of a node's ports.
+// RoleSettings is what besides the inventory decides the roles of a node's ports.
 type RoleSettings struct {
 	// Mgmt is the node's management address; invalid where it has none.
 	Mgmt netip.Addr
 	// MgmtSubnet is management's network; invalid means the one in which the inventory has Mgmt.
 	MgmtSubnet netip.Prefix
-	// FabricPorts are names of ports (see PortsByName) the user declared to be the fabric: those and no others are.
-	// Empty leaves it to the rules.
+	// FabricPorts are names of ports (see PortsByName) that the user declared to be the fabric: those and no others
+	// are. Empty leaves it to the rules.
 	FabricPorts []string
-	// Strangers says of ports, by slot, which host that is no member was seen there.
-	Strangers map[string]string
+	// NonMembers says for ports, by slot, which host outside the cluster was seen
+	// there.
+	NonMembers map[string]string
 }
 
 // Roles gives each port its role and the reason, in the order of the ports. The whole port counts: its twins share
-// the cable. The user's word wins; then a port is the LAN's when it carries the default route, is in management's
-// subnet or leads to a stranger, for RDMA over it would leave the fabric's own cables idle; then a port without any
-// link is unused.
+// the cable. The user's choice wins; then a port belongs to a LAN if it carries the default route, is in
+// management's subnet or leads to a non-member, since RDMA over it would leave the fabric's own cables idle; then a
+// port without any link is unused.
 func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, why []string) {
 	named := map[int]bool{}
 	if len(settings.FabricPorts) > 0 {
@@ -42,7 +43,7 @@ func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, wh
 	for i, p := range ports {
 		role, reason := RoleFabric, "it has a link"
 		lan := lanReason(inv, subnet, p)
-		if who := settings.Strangers[p.Slot]; lan == "" && who != "" {
+		if who := settings.NonMembers[p.Slot]; lan == "" && who != "" {
 			lan = fmt.Sprintf("it leads to %s, which is no member", who)
 		}
 		switch {
@@ -60,7 +61,7 @@ func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, wh
 	return roles, why
 }
 
-// Live reports whether a twin of the port has a link: its interface a carrier, or where nobody knows of one, ACTIVE.
+// Live reports whether a twin of the port has a link: its interface a carrier, or where that is unknown, ACTIVE.
 // The carrier is known first: for a moment after a cable was pulled the device may still say ACTIVE.
 func (p Port) Live(inv Inventory) bool {
 	return slices.ContainsFunc(p.Twins, func(h HCA) bool {
@@ -70,7 +71,7 @@ func (p Port) Live(inv Inventory) bool {
 	})
 }
 
-// PortsByName gives every name of each port, and the port's index: its slot, its devices' PCI addresses, names and
+// PortsByName maps every name of each port to the port's index: its slot, its devices' PCI addresses, names and
 // interfaces, and its number. A name that fits two ports (the number, on a server with several cards) is left out.
 func PortsByName(ports []Port) map[string]int {
 	names := map[string]int{}
@@ -102,8 +103,8 @@ func PortsByName(ports []Port) map[string]int {
 	return names
 }
 
-// UnknownFabricPort says which of the ports that the user declared are not there, and which ports are; empty where all
-// are. Such a port may yet be plugged in, or get its driver.
+// UnknownFabricPort says which of the ports that the user declared do not exist, and which ports do; empty where
+// all do. Such a port may still be plugged in, or get its driver.
 func (inv Inventory) UnknownFabricPort() string {
 	ports := Ports(inv)
 	byName := PortsByName(ports)
@@ -126,7 +127,7 @@ func (inv Inventory) UnknownFabricPort() string {
 		joinWords(missing), inv.Host, strings.Join(there, "; "))
 }
 
-// DevicePaths finds the addresses under which a device of the port can be used: those with a RoCE v2 row in its GID
+// DevicePaths finds the addresses with which a device of the port can be used: those with a RoCE v2 row in its GID
 // table, on an interface with a carrier. Where there are none, why says what is missing.
 func DevicePaths(inv Inventory, port Port, h HCA) (paths []Path, why string) {
 	switch {
@@ -143,8 +144,8 @@ func DevicePaths(inv Inventory, port Port, h HCA) (paths []Path, why string) {
 	return paths, why
 }
 
-// managementSubnet is the network of the management address. Management put on a fabric NIC by the user is no sign of
-// a LAN: its subnet is the fabric's own.
+// managementSubnet is the network of the management address. If the user put management on a fabric NIC, that is no
+// sign of a LAN: its subnet is the fabric's own.
 func managementSubnet(inv Inventory, mgmt netip.Addr) netip.Prefix {
 	nic, ok := inv.Holder(mgmt)
 	if !ok || nic.Loopback || inv.FabricNIC(nic) {
@@ -154,7 +155,7 @@ func managementSubnet(inv Inventory, mgmt netip.Addr) netip.Prefix {
 	return p.Masked()
 }
 
-// lanReason says what in the node's own network makes a port the LAN's; empty where nothing does.
+// lanReason says why the node's own network makes a port part of a LAN; empty where nothing does.
 func lanReason(inv Inventory, mgmtNet netip.Prefix, port Port) string {
 	for _, h := range port.Twins {
 		for _, name := range h.Netdevs() {

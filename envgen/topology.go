@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Cable is one report of the cable probe: frames from one port arrive at the other. Which end is A says nothing, and
-// the same cable may be reported once for each pair of twins and for each direction. Ports that hear one another
-// through a switch are reported pair by pair.
+// Cable is one report of the cable probe: frames from one port arrive at the other. The order of A and B means
+// nothing, and the same cable may be reported once for each pair of twins and for each direction. Ports that hear
+// one another through a switch are reported pair by pair.
 type Cable struct {
 	A CableEnd `json:"a"`
 	B CableEnd `json:"b"`
-	// Via names a switch between the ends, where something (LLDP) told; empty says nothing. Three ports that hear one
-	// another have a switch between them in any case.
+	// Via names a switch between the ends, where something (LLDP) told its name; empty means nothing. Three ports
+	// that hear one another have a switch between them in any case.
 	Via string `json:"via,omitempty"`
 }
 
@@ -21,7 +21,7 @@ type Cable struct {
 type CableEnd struct {
 	// Node is the node's id.
 	Node string `json:"node"`
-	// Port is any of the port's names, see PortsByName. The slot is the best: interfaces get renamed.
+	// Port is any of the port's names, see PortsByName. The slot is best: interfaces may be renamed.
 	Port string `json:"port"`
 }
 
@@ -31,13 +31,14 @@ type Role string
 const (
 	// RoleFabric is a port for jobs.
 	RoleFabric Role = "fabric"
-	// RoleLAN is a port that leads to hosts that are no members: no RDMA device of a job unless the user says so.
+	// RoleLAN is a port that leads to hosts outside the cluster: jobs use no RDMA device of it unless the user
+	// says so.
 	RoleLAN Role = "lan"
 	// RoleUnused is a port without a link, or one that --fabric-port leaves out.
 	RoleUnused Role = "unused"
 )
 
-// Shape is the form in which the fabric joins nodes.
+// Shape is how the fabric joins nodes.
 type Shape string
 
 const (
@@ -49,7 +50,8 @@ const (
 	ShapeSwitch Shape = "switch"
 	// ShapeRing is three nodes or more, each cabled to two others, all in one circle.
 	ShapeRing Shape = "ring"
-	// ShapeChain is a ring with one cable short: RoCE joins neighbours only, and NCCL cannot use it for all.
+	// ShapeChain is a ring with one cable missing: RoCE joins only neighbours, and NCCL cannot use it for
+	// all.
 	ShapeChain Shape = "chain"
 	// ShapeMixed is a pair whose other ports serve a LAN, or direct cables together with a switch.
 	ShapeMixed Shape = "mixed"
@@ -60,7 +62,8 @@ const (
 )
 
 // Topology is how the fabric joins the nodes of a cluster, as their inventories and the cable probe show it at one
-// moment. It is a whole value: it travels between nodes (JSON or CBOR) and is drawn and judged without anything else.
+// moment. It is a complete value: it travels between nodes (JSON or CBOR) and is drawn and evaluated without
+// anything else.
 type Topology struct {
 	Shape Shape `json:"shape"`
 	// Why is a sentence for people.
@@ -76,7 +79,7 @@ type Topology struct {
 	Links []Link `json:"links,omitempty"`
 	// Lanes are the subnets in which RDMA devices reach one another over a link.
 	Lanes []Lane `json:"lanes,omitempty"`
-	// Findings are the mistakes seen, worst first.
+	// Findings are the faults found, worst first.
 	Findings []Finding `json:"findings,omitempty"`
 }
 
@@ -84,21 +87,22 @@ type Topology struct {
 type TopologyNode struct {
 	ID   string `json:"id"`
 	Host string `json:"host"`
-	// Mgmt is the node's management address; invalid where it has none. MgmtNIC holds it, empty where none does.
+	// Mgmt is the node's management address; invalid where it has none. MgmtNIC is its interface; empty where
+	// the inventory has none.
 	Mgmt    netip.Addr `json:"mgmt"`
 	MgmtNIC string     `json:"mgmt_nic,omitempty"`
-	// Network, Addr and NIC are where all the others reach this node, as Meet finds it for a job on all nodes; empty
-	// where there is no such network.
+	// Network, Addr and NIC are where all the others reach this node, as Meet finds it for a job on all nodes;
+	// empty where there is no such network.
 	Network Network    `json:"network,omitempty"`
 	Addr    netip.Addr `json:"addr"`
 	NIC     string     `json:"nic,omitempty"`
-	// Ports are in the order of Ports.
+	// Ports are in the order of the func Ports.
 	Ports []PortState `json:"ports,omitempty"`
 }
 
 // PortState is one port of a node and what is known of it.
 type PortState struct {
-	// Number and Slot are the Port's.
+	// Number and Slot are those of the Port.
 	Number *int   `json:"number,omitempty"`
 	Slot   string `json:"slot"`
 	Role   Role   `json:"role"`
@@ -116,7 +120,7 @@ type DeviceState struct {
 	PCI *PCIAddress `json:"pci,omitempty"`
 	// State is the RDMA device's: ACTIVE, DOWN, ...
 	State string `json:"state,omitempty"`
-	// NIC is the interface beneath it; empty where there is none in the inventory, and then the rest is absent too.
+	// NIC is the interface of the device; empty where the inventory has none, and then all below is absent too.
 	NIC string `json:"nic,omitempty"`
 	// Up and Carrier are the interface's.
 	Up      bool  `json:"up,omitempty"`
@@ -139,13 +143,14 @@ type Group struct {
 type Link struct {
 	// Ends are two or more ports, by node (in the order of Topology.Nodes), then as its ports.
 	Ends []PortEnd `json:"ends"`
-	// Role is fabric where two ends or more are fabric ports, and only those are part of the topology's shape and have
-	// lanes; other ends are merely on the same switch.
+	// Role is fabric where two ends or more are fabric ports, and only those are part of the topology's shape and
+	// have lanes; other ends are only on the same switch.
 	Role Role `json:"role"`
-	// Seen is true where the cable probe saw the link, false where it follows from addresses alone: then more than two
-	// ends of two nodes may be several cables.
+	// Seen is true where the cable probe saw the link, false where it follows only from addresses: then more than
+	// two ends of two nodes may be several cables.
 	Seen bool `json:"seen,omitempty"`
-	// Switched is true where a switch lies between the ends; Via is its name, empty where nobody told it.
+	// Switched is true where a switch lies between the ends; Via is its name, empty where it is not
+	// known.
 	Switched bool   `json:"switched,omitempty"`
 	Via      string `json:"via,omitempty"`
 	// Up is false for a cable that was seen but has no link at one of its ends now.
@@ -154,7 +159,7 @@ type Link struct {
 	SpeedMbps *int `json:"speed_mbps,omitempty"`
 }
 
-// PortEnd is a port of a node by its identity.
+// PortEnd identifies a port of a node.
 type PortEnd struct {
 	Node string `json:"node"`
 	Slot string `json:"slot"`
@@ -167,11 +172,11 @@ type Lane struct {
 	Subnet netip.Prefix `json:"subnet"`
 	// Ends are in the order of the link's ends, primary twins first.
 	Ends []LaneEnd `json:"ends"`
-	// Spoilt is true where an address occurs twice: no job may meet on it.
+	// Spoilt is true where an address occurs twice: no job may meet on this lane.
 	Spoilt bool `json:"spoilt,omitempty"`
 }
 
-// LaneEnd is a node's way into a lane.
+// LaneEnd is a node's device in a lane.
 type LaneEnd struct {
 	Node string `json:"node"`
 	Path Path   `json:"path"`
@@ -203,7 +208,8 @@ func (n TopologyNode) Port(slot string) (PortState, bool) {
 	return PortState{}, false
 }
 
-// Joints returns every pair of devices that reach each other, lane by lane. Two ends with one address do not.
+// Joints returns every pair of devices that reach each other, lane by lane. Two ends with the same address do
+// not.
 func (t Topology) Joints() []Joint {
 	var joints []Joint
 	for _, l := range t.Lanes {
@@ -232,7 +238,8 @@ func (t Topology) Between(a, b string) []Joint {
 	return joints
 }
 
-// RankOrder returns the ids in the order in which ranks should go. Ids the topology does not know come last, sorted.
+// RankOrder returns the ids in the order in which ranks should go. Ids that the topology does not know come last,
+// sorted.
 func (t Topology) RankOrder(ids []string) []string {
 	at := make(map[string]int, len(t.Order))
 	for i, id := range t.Order {

@@ -20,7 +20,7 @@ func TestRoles(t *testing.T) {
 		"default route":      {change(pairCable, "enP2p1s0f0np0", func(n *NIC) { n.DefaultRoute = true }), RoleSettings{Mgmt: mgmt}, [2]Role{RoleLAN, RoleUnused}},
 		"management's":       {spark("spark1", "10.0.0.200/16", "10.0.0.1/24"), RoleSettings{Mgmt: netip.MustParseAddr("10.0.0.200")}, [2]Role{RoleLAN, RoleUnused}},
 		"by the user's word": {pairCable, RoleSettings{Mgmt: mgmt, MgmtSubnet: netip.MustParsePrefix("10.0.1.77/24")}, [2]Role{RoleLAN, RoleUnused}},
-		"stranger":           {pairCable, RoleSettings{Mgmt: mgmt, Strangers: map[string]string{"01:00.0": "192.168.0.100"}}, [2]Role{RoleLAN, RoleUnused}},
+		"stranger":           {pairCable, RoleSettings{Mgmt: mgmt, NonMembers: map[string]string{"01:00.0": "192.168.0.100"}}, [2]Role{RoleLAN, RoleUnused}},
 		"override wins": {change(pairCable, "enp1s0f0np0", func(n *NIC) { n.DefaultRoute = true }),
 			RoleSettings{Mgmt: mgmt, FabricPorts: []string{"rocep1s0f0"}}, [2]Role{RoleFabric, RoleUnused}},
 		"override of the other": {pairCable, RoleSettings{Mgmt: mgmt, FabricPorts: []string{"0002:01:00.1"}}, [2]Role{RoleUnused, RoleFabric}},

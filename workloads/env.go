@@ -51,7 +51,7 @@ func (r Request) Variables(workload string, worker bool, own ...launcher.Var) ([
 	if r.TTY != nil { // programs that draw look up what their terminal understands
 		env = append(env, r.callersOr("TERM", "xterm", workload))
 	}
-	for _, v := range r.seatVars(workload) {
+	for _, v := range r.rankVars(workload) {
 		if worker || strings.HasPrefix(v.Name, "SPARKRUN_") {
 			env = append(env, v)
 		}
@@ -75,10 +75,10 @@ func (r Request) Variables(workload string, worker bool, own ...launcher.Var) ([
 	return env, nil
 }
 
-// seatVars tell a rank its place under the names that torch's elastic agent
+// rankVars tell a rank its place under the names that torch's elastic agent
 // uses (torch/distributed/elastic/agent/server/local_elastic_agent.py) and,
 // where torch has none, under ours.
-func (r Request) seatVars(workload string) []launcher.Var {
+func (r Request) rankVars(workload string) []launcher.Var {
 	of := launcher.Of
 	lit := launcher.Lit
 	vars := []launcher.Var{

@@ -23,15 +23,15 @@ func (h *host) invite(user string) string {
 	return h.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client", User: user})
 }
 
-// laptop is a machine that has logged in.
-type laptop struct {
+// remoteClient is a machine outside the cluster that has logged in.
+type remoteClient struct {
 	*remote.Cluster
 	t   testing.TB
 	dir string
 }
 
-// laptop logs in with a token, and is ready to call.
-func (h *host) laptop(token string) laptop {
+// login makes a remote client with a token.
+func (h *host) login(token string) remoteClient {
 	h.t.Helper()
 	dir := h.t.TempDir() + "/lab"
 	if _, err := remote.Login(h.t.Context(), dir, h.addr, token, "book"); err != nil {
@@ -42,10 +42,10 @@ func (h *host) laptop(token string) laptop {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(r.Close)
-	return laptop{r, h.t, dir}
+	return remoteClient{r, h.t, dir}
 }
 
-func (l laptop) identity() *trust.Identity {
+func (l remoteClient) identity() *trust.Identity {
 	l.t.Helper()
 	id, err := trust.LoadClient(l.dir)
 	if err != nil {
@@ -58,7 +58,7 @@ func (l laptop) identity() *trust.Identity {
 func TestClientIsItsUser(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
-	book := c.hosts[1].laptop(c.hosts[0].invite("nobody"))
+	book := c.hosts[1].login(c.hosts[0].invite("nobody"))
 	spec := command(2, 1, "id -un")
 	var out *rendezvous.Outcome
 	if err := wire.Launch.Call(t.Context(), book.Client, wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
@@ -142,7 +142,7 @@ func TestClientIsItsUser(t *testing.T) {
 func TestClientReachesUsersCallsAlone(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
-	book := c.hosts[0].laptop(c.hosts[0].invite("nobody"))
+	book := c.hosts[0].login(c.hosts[0].invite("nobody"))
 	if _, err := wire.AskTrusted.Call(t.Context(), book.Client, wire.Empty{}); err == nil {
 		t.Error("a client was told the gossip keys")
 	}
@@ -178,7 +178,7 @@ func TestLoginRefused(t *testing.T) {
 	c := newCluster(t, 2)
 	leader := c.hosts[0]
 	used := leader.invite("nobody")
-	c.hosts[1].laptop(used)
+	c.hosts[1].login(used)
 	short := leader.token(wire.TokenRequest{Uses: 1, TTL: time.Millisecond, Role: "client", User: "nobody"})
 	time.Sleep(2 * time.Millisecond) // its whole life
 	for _, tc := range []struct {
@@ -206,7 +206,7 @@ func TestLoginRefused(t *testing.T) {
 	if _, err := remote.Login(t.Context(), file+"/lab", leader.addr, token, "book"); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("in a folder that cannot be: %v", err)
 	}
-	leader.laptop(token)
+	leader.login(token)
 
 	cl := leader.client()
 	defer cl.Close()
@@ -226,7 +226,7 @@ func TestLoginRefused(t *testing.T) {
 func TestRemovedClient(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
-	book := c.hosts[1].laptop(c.hosts[0].invite("nobody"))
+	book := c.hosts[1].login(c.hosts[0].invite("nobody"))
 	followed := make(chan error, 1)
 	began := make(chan struct{}, 1)
 	go func() {
@@ -276,7 +276,7 @@ func TestRemovedClient(t *testing.T) {
 func TestClientsCertificate(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
-	dir := c.hosts[0].laptop(c.hosts[0].invite("nobody")).dir
+	dir := c.hosts[0].login(c.hosts[0].invite("nobody")).dir
 	ends := func() time.Time {
 		id, err := trust.LoadClient(dir)
 		if err != nil {
@@ -314,7 +314,7 @@ func TestClientFindsAnotherMember(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	c.hosts[0].waitVoters(3)
-	book := c.hosts[0].laptop(c.hosts[0].invite("nobody"))
+	book := c.hosts[0].login(c.hosts[0].invite("nobody"))
 	for _, h := range c.hosts {
 		if h.now().self.ID == book.State().Last {
 			h.crash()

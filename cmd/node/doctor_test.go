@@ -52,7 +52,7 @@ func TestDoctorAsksEveryMember(t *testing.T) {
 		t.Errorf("of spark3 alone: %v, %+v", err, res.Findings)
 	}
 	if _, err := ask(c.hosts[0], wire.DoctorRequest{Node: "spark9"}); !errors.Is(err, rendezvous.ErrNoNode) {
-		t.Errorf("of a stranger: %v", err)
+		t.Errorf("of a host that is no member: %v", err)
 	}
 	c.hosts[2].halt()
 	res, err := ask(c.hosts[0], wire.DoctorRequest{})

@@ -27,25 +27,25 @@ func found(ca string, by ...*host) discover.Cluster {
 
 func (h *host) ca() string { return trust.PinOf(h.now().members.List.Gate.Identity().CA).String() }
 
-// Finding is not trusting: a stranger may announce anything, another's CA too, and gets nothing for it.
+// Finding is not trusting: a foreign cluster may announce anything, another's CA too, and gets nothing for it.
 func TestJoinFound(t *testing.T) {
 	t.Parallel()
 	c, other := newCluster(t, 1), newCluster(t, 1)
-	leader, stranger := c.hosts[0], other.hosts[0]
+	leader, foreign := c.hosts[0], other.hosts[0]
 	token := leader.token(wire.TokenRequest{Uses: 1, TTL: 10 * time.Minute})
 
 	h := c.newcomer("spark2")
-	_, err := JoinFound(t.Context(), h.cfg, found(stranger.ca(), stranger, leader), token)
+	_, err := JoinFound(t.Context(), h.cfg, found(foreign.ca(), foreign, leader), token)
 	if !errors.Is(err, trust.ErrForeign) {
 		t.Errorf("another CA's announcement: %v", err)
 	}
-	for _, want := range []string{leader.ca(), stranger.ca(), "nothing was sent"} {
+	for _, want := range []string{leader.ca(), foreign.ca(), "nothing was sent"} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("another CA's announcement: %v, want %q", err, want)
 		}
 	}
-	// With its CA copied the stranger is asked to prove it, and cannot.
-	if _, err := JoinFound(t.Context(), h.cfg, found(leader.ca(), stranger), token); !errors.Is(err, trust.ErrForeign) || !strings.Contains(err.Error(), stranger.addr) {
+	// With its CA copied the foreign cluster is asked to prove it, and cannot.
+	if _, err := JoinFound(t.Context(), h.cfg, found(leader.ca(), foreign), token); !errors.Is(err, trust.ErrForeign) || !strings.Contains(err.Error(), foreign.addr) {
 		t.Errorf("a copied announcement: %v", err)
 	}
 	if enrolled, err := trust.Enrolled(h.cfg.Paths.trust()); enrolled || err != nil {
@@ -53,11 +53,11 @@ func TestJoinFound(t *testing.T) {
 	}
 	// The true one behind it is found all the same, and the token has not been used.
 	silent := c.newcomer("silent") // nothing listens there
-	j, err := JoinFound(t.Context(), h.cfg, found(leader.ca(), silent, stranger, leader), token)
+	j, err := JoinFound(t.Context(), h.cfg, found(leader.ca(), silent, foreign, leader), token)
 	if err != nil || j.Host != "spark2" || j.Leader != "spark1" {
 		t.Fatalf("joined %+v, %v", j, err)
 	}
-	if lines := append(stranger.audits("join"), leader.audits("join")...); len(lines) != 1 || lines[0].Who != "spark2" {
+	if lines := append(foreign.audits("join"), leader.audits("join")...); len(lines) != 1 || lines[0].Who != "spark2" {
 		t.Errorf("joins were asked for: %+v", lines)
 	}
 

@@ -69,7 +69,7 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/apptest -> cmd/node":            "the program is the command line of a node",
 	"cmd/sparkrun/apptest -> cmd/sparkrun/app":    "what all commands share",
 	"cmd/sparkrun/cluster -> cmd/node":            "the program is the command line of a node",
-	"cmd/sparkrun/cluster -> cmd/node/checkup":    "what a status tells is judged as a doctor judges it",
+	"cmd/sparkrun/cluster -> cmd/node/checkup":    "a status is evaluated as doctor evaluates it",
 	"cmd/sparkrun/cluster -> cmd/sparkrun/app":    "what all commands share",
 	"cmd/sparkrun/follow -> cmd/node":             "the program is the command line of a node",
 	"cmd/sparkrun/follow -> cmd/sparkrun/app":     "what all commands share",

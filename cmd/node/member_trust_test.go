@@ -118,7 +118,7 @@ func TestHandshakesOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	raft := one.now().failover.Proto()
-	const stranger = "aaaaaaaa-0000-4000-8000-00000000000f"
+	const notMember = "aaaaaaaa-0000-4000-8000-00000000000f"
 	for _, tc := range []struct {
 		name, proto, says string
 		id                *trust.Identity
@@ -126,9 +126,9 @@ func TestHandshakesOfOthers(t *testing.T) {
 		{"another cluster's certificate with the same names, for calls", dial.Calls, trust.ErrForeign.Error(), issueBy(t, twinCA, id2, "spark2", trust.RoleNode)},
 		{"the same, for raft", raft, trust.ErrForeign.Error(), issueBy(t, twinCA, id2, "spark2", trust.RoleNode)},
 		{"a stolen CA's certificate in a member's name", raft, "spark2 has another key", one.issue(id2, "spark2", trust.RoleNode)},
-		{"a stolen CA's certificate of a node that never joined", dial.Calls, trust.ErrNotMember.Error(), one.issue(stranger, "spark9", trust.RoleNode)},
-		{"a client's certificate on raft", raft, trust.ErrNotMember.Error(), one.issue(stranger, "ann@laptop", trust.RoleClient)},
-		{"a client's certificate on calls among nodes", dial.Calls, trust.ErrNotMember.Error(), one.issue(stranger, "ann@laptop", trust.RoleClient)},
+		{"a stolen CA's certificate of a node that never joined", dial.Calls, trust.ErrNotMember.Error(), one.issue(notMember, "spark9", trust.RoleNode)},
+		{"a client's certificate on raft", raft, trust.ErrNotMember.Error(), one.issue(notMember, "ann@laptop", trust.RoleClient)},
+		{"a client's certificate on calls among nodes", dial.Calls, trust.ErrNotMember.Error(), one.issue(notMember, "ann@laptop", trust.RoleClient)},
 	} {
 		before := len(one.audits("handshake"))
 		careless := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{tc.proto}}

@@ -14,7 +14,7 @@ import (
 )
 
 // Every mistake that can be seen in the trees of a cluster, planted in a sound one: the finding of the file's name is
-// not there before, and there after. "-- base --" names the case of testdata/road that it is planted in.
+// not there before, and there after. "-- base --" names the case of testdata/pipeline that it is planted in.
 func TestPlantedMistakes(t *testing.T) {
 	files, err := filepath.Glob("testdata/mistakes/*.txtar")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestPlantedMistakes(t *testing.T) {
 			}
 			base, _, _ = strings.Cut(base, "\n")
 			has := func(f envgen.Finding) bool { return f.Code == code }
-			if slices.ContainsFunc(derived(t, filepath.Join("testdata/road", base+".txtar")), has) {
+			if slices.ContainsFunc(derived(t, filepath.Join("testdata/pipeline", base+".txtar")), has) {
 				t.Errorf("%s has %s already", base, code)
 			}
 			found := derived(t, file)
@@ -73,7 +73,7 @@ func TestPlantedMistakes(t *testing.T) {
 
 func derived(t *testing.T, file string) []envgen.Finding {
 	t.Helper()
-	topo, err := topology.Derive(loadRoad(t, file).in)
+	topo, err := topology.Derive(loadPipeline(t, file).in)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ type node struct {
 	self   rendezvous.Self
 	record *rendezvous.Record
 	audit  audit.Trail
-	life   context.Context // of the run, which ends a little after the node is asked to stop
+	runCtx context.Context // of the run, which ends a little after the node is asked to stop
 	end    context.CancelFunc
 
 	survey   *survey.Survey
@@ -133,7 +133,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n := &node{cfg: cfg, self: self, record: rendezvous.NewRecord()}
 	present := new(rendezvous.Latest[[]gossip.Peer]) // who gossip knows, the silent too; network writes it
-	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
+	n.runCtx, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
 			n.end()
@@ -295,7 +295,7 @@ func (n *node) run(asked context.Context) error {
 	aside := make(chan struct{})
 	unasked := context.AfterFunc(asked, func() {
 		defer close(aside)
-		n.failover.StepAside(n.life)
+		n.failover.StepAside(n.runCtx)
 		n.end()
 	})
 	defer func() {
@@ -304,7 +304,7 @@ func (n *node) run(asked context.Context) error {
 		}
 	}()
 	defer n.end()
-	g, ctx := errgroup.WithContext(n.life)
+	g, ctx := errgroup.WithContext(n.runCtx)
 	g.Go(func() error { return n.server.Run(ctx) })
 	if n.cfg.Supervise != nil {
 		g.Go(func() error { return n.supervised(ctx, asked) })

@@ -19,12 +19,12 @@ import (
 // Somebody who shows no certificate is told no while their request is still on its way, for every call that is not
 // for newcomers; of those that are, few are under way at once. A request is kept in memory whole, and 64 connections of
 // 250 calls of 4 MiB each would be 62 GB.
-func TestStrangersMessagesAreNotRead(t *testing.T) {
+func TestUnauthenticatedMessagesAreNotRead(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	h := c.hosts[0]
 	h.wait(1)
-	stranger := func() *http.Client {
+	unauthenticated := func() *http.Client {
 		tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, Protocols: new(http.Protocols)} //nolint:gosec // who has no CA does so
 		tr.Protocols.SetHTTP2(true)
 		t.Cleanup(tr.CloseIdleConnections)
@@ -46,7 +46,7 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 		}
 		return res.StatusCode, res.Body.Close()
 	}
-	hc := stranger()
+	hc := unauthenticated()
 	for _, path := range []string{"/v1/stop", "/v1/logs", "/members/keep-ca", "/members/control", "/"} {
 		if status, err := begin(t.Context(), hc, path); status != http.StatusForbidden {
 			t.Errorf("%s: status %d, %v", path, status, err)
@@ -55,7 +55,7 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 
 	const atOnce = 4
 	// Four wait for what they say; the others hear no at once.
-	hc = stranger()
+	hc = unauthenticated()
 	if status, err := begin(t.Context(), hc, "/"); status != http.StatusForbidden { // and there is one connection
 		t.Fatalf("status %d, %v", status, err)
 	}

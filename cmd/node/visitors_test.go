@@ -31,7 +31,7 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	h.cfg.clients = server.Quota{Open: 4, Bytes: 1 << 20}
 	h.start()
 	h.wait(1)
-	book, pad, other := h.laptop(h.invite("nobody")), h.laptop(h.invite("nobody")), h.laptop(h.invite("daemon"))
+	book, pad, other := h.login(h.invite("nobody")), h.login(h.invite("nobody")), h.login(h.invite("daemon"))
 
 	var follows sync.WaitGroup
 	began, stop := make(chan struct{}, 4), make(chan struct{})
@@ -55,7 +55,7 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	for range 4 {
 		<-began
 	}
-	for what, r := range map[string]laptop{"the same client": book, "another one of the same user": pad} {
+	for what, r := range map[string]remoteClient{"the same client": book, "another one of the same user": pad} {
 		if _, err := wire.Jobs.Call(t.Context(), r.Client, wire.Empty{}); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 4 calls under way") {
 			t.Errorf("%s has a fifth call: %v", what, err)
 		}
@@ -127,7 +127,7 @@ func TestOneUserDoesNotFillTheRecord(t *testing.T) {
 	if _, err := remote.Login(t.Context(), t.TempDir()+"/lab", h.addr, token, "book"); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 100 clients") {
 		t.Errorf("one client more: %v", err)
 	}
-	h.laptop(h.invite("daemon"))
+	h.login(h.invite("daemon"))
 }
 
 // One token makes one client, whoever else asks at the same time; an id that is another's is nobody's to take; and a client that
@@ -199,7 +199,7 @@ func TestClientsOfOthersNames(t *testing.T) {
 		t.Errorf("a node by a client's id: %v", err)
 	}
 
-	book := h.laptop(h.invite("nobody"))
+	book := h.login(h.invite("nobody"))
 	id := book.identity()
 	own, err := id.CSR()
 	if err != nil {

@@ -82,8 +82,8 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// One rank's seat is its output and its input; who only looks on sends nothing.
-func TestAttachSeats(t *testing.T) {
+// Attached to one rank: its output and its input; with --no-stdin nothing is sent.
+func TestAttachOfARank(t *testing.T) {
 	window := &launcher.Window{Rows: 24, Cols: 80}
 	for name, tc := range map[string]struct {
 		stdin   launcher.Stdin

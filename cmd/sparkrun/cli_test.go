@@ -250,7 +250,7 @@ func TestExitCodes(t *testing.T) {
 		err  string // contained
 	}{
 		"a rank's code": {line: "launch exec -- x", g: tells(apptest.Failed7), code: 7,
-			err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
+			err: "sparkrun: rank 1 on spark2: exit 7; the job was ended\n"},
 		"nothing to say": {line: "launch exec -- x", g: tells(apptest.Completed)},
 		"serve without agent": {line: "launch exec --serve 80 -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent},
 			code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},

@@ -12,8 +12,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
-// onLaptop runs a command line with these variables beside HOME, and gives what it said.
-func onLaptop(t *testing.T, home string, environ []string, line ...string) (code int, out, errs string) {
+// onRemoteClient runs a command line with these variables beside HOME, and gives what it said.
+func onRemoteClient(t *testing.T, home string, environ []string, line ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	a := &app.App{In: strings.NewReader(""), Out: &o, Err: &e, Environ: append([]string{"HOME=" + home}, environ...),
@@ -74,7 +74,7 @@ func TestWhichContext(t *testing.T) {
 		{nil, "login spark1 --context home", 1, "", "logout home"},
 	}
 	for _, s := range steps {
-		code, out, errs := onLaptop(t, home, s.environ, strings.Fields(s.line)...)
+		code, out, errs := onRemoteClient(t, home, s.environ, strings.Fields(s.line)...)
 		if code != s.code || out != s.out || !strings.Contains(errs, s.err) {
 			t.Errorf("%v sparkrun %s: exit %d, stdout %q, stderr %q; want %d, %q and %q", s.environ, s.line, code, out,
 				errs, s.code, s.out, s.err)
@@ -101,19 +101,19 @@ func TestBrokenContext(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, errs := onLaptop(t, home, nil, "--context", "lab", "ps"); code != app.ExitFailure ||
+		if code, _, errs := onRemoteClient(t, home, nil, "--context", "lab", "ps"); code != app.ExitFailure ||
 			!strings.Contains(errs, filepath.Dir(roll)) || !strings.Contains(errs, "sparkrun logout lab") {
 			t.Errorf("%s: ps: exit %d, %s", name, code, errs)
 		}
-		if code, _, errs := onLaptop(t, home, nil, "context", "list"); code != 0 {
+		if code, _, errs := onRemoteClient(t, home, nil, "context", "list"); code != 0 {
 			t.Errorf("%s: context list: exit %d, %s", name, code, errs)
 		}
 	}
 	makeContext(t, home, "two")
-	if code, _, errs := onLaptop(t, home, nil, "context", "use", "lab"); code != 0 {
+	if code, _, errs := onRemoteClient(t, home, nil, "context", "use", "lab"); code != 0 {
 		t.Error(errs)
 	}
-	if code, out, errs := onLaptop(t, home, nil, "logout", "lab"); code != 0 || !strings.Contains(out, "is gone") ||
+	if code, out, errs := onRemoteClient(t, home, nil, "logout", "lab"); code != 0 || !strings.Contains(out, "is gone") ||
 		!strings.Contains(errs, "was not told") || !strings.Contains(errs, "chooses another cluster: two") {
 		t.Errorf("logout: exit %d, %s%s", code, out, errs)
 	}
@@ -121,7 +121,7 @@ func TestBrokenContext(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(home, ".config", "sparkrun", "current"), []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, errs := onLaptop(t, home, nil, "ps"); code != app.ExitFailure ||
+		if code, _, errs := onRemoteClient(t, home, nil, "ps"); code != app.ExitFailure ||
 			!strings.Contains(errs, "no such context") || strings.Contains(errs, "\x1b") {
 			t.Errorf("current %.20q: exit %d, %.200s", bad, code, errs)
 		}

@@ -80,7 +80,7 @@ func ibRun(t *testing.T, home, written string, o rendezvous.Outcome, lack []stri
 	return code, shown, complaint, g.Spec()
 }
 
-func TestIBTestJudges(t *testing.T) {
+func TestIBTestVerdict(t *testing.T) {
 	home := t.TempDir()
 	code, shown, errs, spec := ibRun(t, home, ibLines(t, 98, 1.6), apptest.Completed, nil, "launch", "ib-test",
 		"--gate", "0.9")

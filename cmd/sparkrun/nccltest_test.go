@@ -107,7 +107,7 @@ func lastLine(text string) string {
 	return lines[len(lines)-1]
 }
 
-func TestNCCLTestJudges(t *testing.T) {
+func TestNCCLTestVerdict(t *testing.T) {
 	home := t.TempDir()
 	code, out, errs, spec := ncclTestRun(t, home, apptest.SweepGood, apptest.Completed, "launch", "nccl-test", "--max",
 		"4G", "--gate", "0.9")
@@ -209,7 +209,7 @@ func TestNCCLTestReads(t *testing.T) {
 	if _, out, _, _ := ncclTestRun(t, t.TempDir(), "", apptest.Completed, "launch", "nccl-test", "--read",
 		file); !strings.HasPrefix(out,
 		"judged by the cluster's links as they are now, and not as they were when it was measured\n") {
-		t.Errorf("it does not say by what it judges: %s", out)
+		t.Errorf("it does not say by what it was evaluated: %s", out)
 	}
 	if code, _, errs, _ := ncclTestRun(t, t.TempDir(), "", apptest.Completed, "launch", "nccl-test", "--read",
 		"network/nccltest.go"); code != 125 || !strings.Contains(errs, "no table of nccl-tests in it") {

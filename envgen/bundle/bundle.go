@@ -1,10 +1,10 @@
-// Package bundle is the file that a report is: what every node of a cluster read of its hardware and knows of the
-// others, in one archive that people can attach to a bug report and that sparkrun can replay. It decides the format,
-// and what of a text is a secret.
+// Package bundle is the file format of a report: what every node of a cluster read of its hardware and knows of the
+// others, in one archive that people can attach to a bug report and that sparkrun can replay. It decides the
+// format, and which parts of a text are secret.
 //
 // It must not read or write anything but the stream it is given, must not know what the files mean, and must not
-// believe an archive: it may come from anywhere, so that names, kinds, numbers and sizes are checked before anything
-// is kept, and nothing is ever unpacked to a disk.
+// trust an archive, which may come from anywhere: names, kinds, numbers and sizes are checked before anything is
+// kept, and nothing is ever unpacked to a disk.
 //
 // The format is a gzip-compressed tar archive of regular files:
 //
@@ -31,7 +31,8 @@ import (
 	"time"
 )
 
-// Format is the version of the archives this package writes. It reads none that is higher.
+// Format is the version of the archives that this package writes. It reads none that is
+// newer.
 const Format = 1
 
 // Bounds of an archive. A Spark's part is about 400 files of 0.5 MB together.
@@ -46,7 +47,7 @@ const (
 	maxPath = 1024
 )
 
-// ErrNoBundle is wrapped by the errors of Read: the stream is no report, or one that breaks the rules.
+// ErrNoBundle is wrapped by the errors of Read: the stream is no report, or it breaks the rules.
 var ErrNoBundle = errors.New("no report of sparkrun")
 
 var errTooMuch = fmt.Errorf("more than %d MiB unpacked", MaxTotal>>20)
@@ -54,23 +55,23 @@ var errTooMuch = fmt.Errorf("more than %d MiB unpacked", MaxTotal>>20)
 // Bundle is a report.
 type Bundle struct {
 	Manifest
-	// Cluster are files about the cluster as a whole, by path.
+	// Cluster are the files about the cluster as a whole, by path.
 	Cluster map[string][]byte
-	// Files are what each node gave, by host, then path. A node of the manifest without any gave nothing.
+	// Files are each node's files, by host, then path. A node of the manifest without any gave nothing.
 	Files map[string]map[string][]byte
 }
 
 // Manifest says what a report is.
 type Manifest struct {
 	Format int `json:"format"`
-	// Made is when, in the clock of the machine where the report was made.
+	// Made is when, by the clock of the machine where the report was made.
 	Made time.Time `json:"made"`
 	// Sparkrun is the version that made it, Host where.
 	Sparkrun string `json:"sparkrun"`
 	Host     string `json:"host"`
 	// Nodes are all members, by host.
 	Nodes []Node `json:"nodes"`
-	// Redacted says what was taken out and what was not.
+	// Redacted says what was removed and what was not.
 	Redacted string `json:"redacted"`
 }
 
@@ -104,7 +105,8 @@ func Write(w io.Writer, b Bundle) error {
 		if err := checkName(name); err != nil {
 			return fmt.Errorf("write report: %w", err)
 		}
-		// A file costs its content in blocks of 512 bytes and three more for its name.
+		// Besides its content, in blocks of 512 bytes, a file takes up to three blocks
+		// for its name.
 		files, total = files+1, total+len(content)+4*512
 		if len(content) > MaxFile || files > MaxFiles || total > MaxTotal {
 			return fmt.Errorf("write report: %s: it has more than %d MiB, or the report more than %d files or %d MiB",
@@ -140,7 +142,7 @@ func Write(w io.Writer, b Bundle) error {
 	return zw.Close()
 }
 
-// Read reads a report. Its memory is bounded by MaxTotal whatever the stream says of itself.
+// Read reads a report. Its memory is bounded by MaxTotal, whatever sizes the stream claims.
 func Read(r io.Reader) (Bundle, error) {
 	b, err := read(r)
 	if err != nil {
@@ -157,7 +159,7 @@ func read(r io.Reader) (Bundle, error) {
 	tr := tar.NewReader(&bounded{r: zr, left: MaxTotal})
 	b := Bundle{Cluster: map[string][]byte{}, Files: map[string]map[string][]byte{}}
 	seen := map[string]bool{}
-	total := 0 // kept: a sparse file's holes are not in the stream
+	total := 0 // of what is kept: the holes of a sparse file are not in the stream
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -167,7 +169,7 @@ func read(r io.Reader) (Bundle, error) {
 			return Bundle{}, err
 		}
 		if h.Typeflag == tar.TypeDir {
-			continue // a person may have packed it anew
+			continue // a person may have repacked it
 		}
 		switch err := checkName(h.Name); {
 		case h.Typeflag != tar.TypeReg:
@@ -221,7 +223,7 @@ func (b *Bundle) put(name string, content []byte) error {
 	return nil
 }
 
-// check holds the manifest against what is there.
+// check compares the manifest with the files.
 func (b Bundle) check() error {
 	if b.Format < 1 || b.Format > Format {
 		return fmt.Errorf("it has format %d, and this sparkrun reads 1 to %d: take a newer one", b.Format, Format)
@@ -241,7 +243,7 @@ func (b Bundle) check() error {
 	return nil
 }
 
-// checkName lets through clean relative paths of printable ASCII without a backslash, below the report's folder.
+// checkName accepts clean relative paths of printable ASCII without a backslash, below the report's folder.
 func checkName(name string) error {
 	odd := strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r > '~' || r == '\\' }) >= 0
 	if odd || len(name) > maxPath || !fs.ValidPath(name) || !strings.HasPrefix(name, root) {
@@ -250,7 +252,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// bounded fails after so many bytes: what a few packed bytes may become is nobody's promise.
+// bounded fails after that many bytes: a few packed bytes may unpack to any number.
 type bounded struct {
 	r    io.Reader
 	left int64

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// Redacted stands where a secret was.
+// Redacted replaces a secret.
 const Redacted = "[redacted]"
 
-// Rules says to people what Redact and SecretName do.
+// Rules tells people what Redact and SecretName do.
 const Rules = "Taken out: sparkrun's tokens, private keys, passwords in URLs, bearer tokens, access tokens of known forms, " +
 	"and the values of variables, flags and fields whose names say token, secret, password, credential or key. " +
 	"Left in, because a report is of no use without: host names, users' names, IP addresses, MACs, GUIDs and GIDs, " +
@@ -21,7 +21,7 @@ const secretWord = `(?:[A-Za-z0-9_.-]*(?:token|secret|passw(?:or)?d|passphrase|c
 // wordStart also sees a word after a line break that JSON has escaped.
 const wordStart = `(\\[nrt]|\b)`
 
-// quote may be there, escaped as often as JSON is nested in JSON.
+// quote is optional; it is escaped as often as JSON is nested in JSON.
 const quote = `((?:\\*"|')?)`
 
 var (
@@ -35,15 +35,17 @@ var (
 	knownForm = compiled(wordStart + `(?:spk[0-9]+\.|hf_|gh[a-z]_|github_pat_|nvapi-|sk-|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9._-]{8,}`)
 )
 
-// compiled gives a pattern when it is first used: every command and every shim starts with this package, and few need it.
+// compiled compiles a pattern when it is first used: every command and every shim loads this package, and few need
+// it.
 func compiled(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
-// SecretName reports whether a variable, flag or field of that name holds a secret. What a value is cannot be told.
+// SecretName reports whether a variable, flag or field of that name holds a secret. A value alone cannot be
+// recognised.
 func SecretName(name string) bool { return secretName().MatchString(name) }
 
-// Redact takes secrets out of a text such as a log. It keeps JSON well-formed.
+// Redact removes the secrets from a text such as a log. It keeps JSON well-formed.
 func Redact(text []byte) []byte {
 	text = pemBlock().ReplaceAll(text, []byte(Redacted))
 	text = bearer().ReplaceAll(text, []byte("$1$2 "+Redacted))
@@ -59,15 +61,16 @@ func Redact(text []byte) []byte {
 	return append(out, text[at:]...)
 }
 
-// redactValue takes the value out of what assigned has found.
+// redactValue removes the value from a match of assigned.
 func redactValue(nameQuote, sign, open, value, end string) string {
 	switch {
 	case open != "":
-		// What looks like an opening quote may end a text that ends in the sign: {"text":"TOKEN="}
+		// What looks like an opening quote may close a text that ends with the sign:
+		// {"text":"TOKEN="}
 		if strings.ContainsRune("]}:", rune(value[0])) && (end != open || strings.Trim(value, "]}:[{") == "") {
 			return nameQuote + sign + open + value + end
 		}
-	case nameQuote != "": // JSON's numbers are secrets too, its words and what is in brackets are not
+	case nameQuote != "": // JSON's numbers may be secrets, its words and brackets are not
 		bare := strings.TrimRight(value, "]}")
 		switch {
 		case bare == "", bare == "null", bare == "true", bare == "false", bare[0] == '{', bare[0] == '[':
@@ -78,8 +81,8 @@ func redactValue(nameQuote, sign, open, value, end string) string {
 	return nameQuote + sign + open + Redacted + end
 }
 
-// RedactArgs takes secrets out of a command line: what Redact finds in each argument, and what follows a flag whose
-// name says that it is a secret.
+// RedactArgs removes the secrets from a command line: what Redact finds in each argument, and the value after a
+// flag whose name is that of a secret.
 func RedactArgs(args []string) []string {
 	out := make([]string, 0, len(args))
 	hide := false

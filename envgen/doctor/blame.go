@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// packets says what the nodes' reports mean, worst first as far as one kind of check goes. views tell whose a MAC is.
+// packets turns the nodes' reports into findings, worst first within each kind of check. views tell whose a MAC is.
 func packets(reports map[string]Report, views []envgen.NodeView) []envgen.Finding {
 	var found []envgen.Finding
 	var unreached, cut []EchoResult
@@ -23,7 +23,7 @@ func packets(reports map[string]Report, views []envgen.NodeView) []envgen.Findin
 		r := reports[id]
 		for _, e := range r.Echoes {
 			switch {
-			case !e.Small && !tried(e):
+			case !e.Small && !permitted(e):
 			case !e.Small:
 				unreached = append(unreached, e)
 			case !e.Large:
@@ -48,8 +48,8 @@ func packets(reports map[string]Report, views []envgen.NodeView) []envgen.Findin
 	return append(found, ports(reports)...)
 }
 
-// tried is false where the node had no right to send: that is told as such.
-func tried(e EchoResult) bool {
+// permitted is false where the node had no right to send: another finding says so.
+func permitted(e EchoResult) bool {
 	return !strings.Contains(e.Why, "not permitted") && !strings.Contains(e.Why, "permission denied")
 }
 
@@ -63,8 +63,8 @@ type endKey struct{ node, nic string }
 
 func (e End) key() endKey { return endKey{e.Node, e.NIC} }
 
-// blame finds the ends that explain all failures: the one with most of them first. Between two ends alone it is the
-// one with the smaller MTU, else the lower host; the text names both.
+// blame finds the ends that explain all failures, the one with most of them first. Between two ends alone it
+// chooses the one with the smaller MTU, or else the lower host; the text names both.
 func blame(failed []EchoResult) []group {
 	var out []group
 	for len(failed) > 0 {
@@ -93,7 +93,7 @@ func blame(failed []EchoResult) []group {
 	return out
 }
 
-// others are the far ends, each once, in words.
+// others names the far ends, each once.
 func (g group) others() string {
 	var words []string
 	for _, r := range g.results {
@@ -109,7 +109,7 @@ func (g group) others() string {
 	return strings.Join(words, ", ")
 }
 
-// evidence tells what was sent, up to six lines of it.
+// evidence says what was sent, in up to six lines.
 func (g group) evidence(size func(EchoResult) int) string {
 	var words []string
 	for _, r := range g.results {
@@ -126,7 +126,7 @@ func (g group) evidence(size func(EchoResult) int) string {
 	return strings.Join(words, "; ")
 }
 
-// far is an address beyond the blamed end, for a remedy to ping.
+// far is an address beyond the blamed end, to be pinged as the remedy says.
 func (g group) far() netip.Addr {
 	if r := g.results[0]; r.To.key() != g.at.key() {
 		return r.To.Addr
@@ -160,7 +160,8 @@ func pathMTU(g group) envgen.Finding {
 		Remedy:   fmt.Sprintf("ping -M do -s %d -c 3 -I %s %s", most-ipHeader-icmpHeader, g.at.NIC, g.far()),
 	}
 	if g.at.MTU < most {
-		// TCP and RoCE settle on the smaller MTU by themselves; what costs is the size.
+		// TCP and RoCE use the smaller MTU by themselves; only packets above it are
+		// lost.
 		f.Severity = envgen.SeverityWarning
 		f.Text = fmt.Sprintf("packets of %d bytes are lost between %s of %s, whose MTU is %d, and %s", most, g.at.NIC,
 			g.at.Host, g.at.MTU, g.others())
@@ -169,9 +170,10 @@ func pathMTU(g group) envgen.Finding {
 	return f
 }
 
-// taken judges who answered for an address. A member whose inventory has it is told by the topology.
+// taken evaluates the answers about an address. If they come from a member whose inventory has it,
+// the topology has a finding already.
 func taken(c ClaimResult, views []envgen.NodeView) []envgen.Finding {
-	var strangers []string
+	var others []string
 	for _, mac := range c.Holders {
 		who := mac
 		if v, ok := memberOf(mac, views); ok {
@@ -180,16 +182,16 @@ func taken(c ClaimResult, views []envgen.NodeView) []envgen.Finding {
 			}
 			who = fmt.Sprintf("%s, which is %s's", mac, v.Host)
 		}
-		strangers = append(strangers, who)
+		others = append(others, who)
 	}
-	if len(strangers) == 0 {
+	if len(others) == 0 {
 		return nil
 	}
 	return []envgen.Finding{{
 		Code: codeAddressTaken, Severity: envgen.SeverityError, Node: c.End.Node, Host: c.End.Host, Port: c.End.Port,
 		Device:   c.End.NIC,
 		Text:     fmt.Sprintf("another machine has %s's address %s as well: packets go to either", c.End.Host, c.End.Addr),
-		Evidence: fmt.Sprintf("asked by ARP on %s, %s answered", c.End.NIC, strings.Join(strangers, ", ")),
+		Evidence: fmt.Sprintf("asked by ARP on %s, %s answered", c.End.NIC, strings.Join(others, ", ")),
 		Remedy:   fmt.Sprintf("sudo arping -D -c 3 -I %s %s", c.End.NIC, c.End.Addr),
 	}}
 }
@@ -203,7 +205,7 @@ func memberOf(mac string, views []envgen.NodeView) (envgen.NodeView, bool) {
 	return envgen.NodeView{}, false
 }
 
-// ports makes one finding of all connections to one listener that failed.
+// ports makes one finding of all failed connections to one listener.
 func ports(reports map[string]Report) []envgen.Finding {
 	type listener struct {
 		node string

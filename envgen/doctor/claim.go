@@ -15,20 +15,20 @@ import (
 
 const (
 	etherARP = 0x0806
-	// claimTries and claimAgain are RFC 5227's PROBE_NUM and a shorter interval than its own: an address that is in
-	// use is answered for at once.
-	claimTries = 3
-	claimAgain = 300 * time.Millisecond
-	// claimLast is how long to listen after the last.
+	// claimAttempts is RFC 5227's PROBE_NUM; claimAgain is shorter than its interval, since the holder of an
+	// address answers at once.
+	claimAttempts = 3
+	claimAgain    = 300 * time.Millisecond
+	// claimLast is how long to listen after the last attempt.
 	claimLast = 700 * time.Millisecond
 )
 
-// claim asks on the address's own NIC who has it and gives the MACs of those who are not this node. An error says that
-// it may not ask.
+// claim asks by ARP on the address's own NIC who has it, and gives the MACs that answer, except this node's. An
+// error says that it has no right to ask.
 func claim(ctx context.Context, e End) ([]string, error) {
 	link, err := net.InterfaceByName(e.NIC)
 	if err != nil || len(link.HardwareAddr) != 6 || !e.Addr.Is4() {
-		return nil, nil // gone since the plan was made, or no Ethernet
+		return nil, nil // gone since the plan was made, or not Ethernet
 	}
 	f, err := openARP(link.Index)
 	if err != nil {
@@ -56,7 +56,8 @@ func claim(ctx context.Context, e End) ([]string, error) {
 				if !open {
 					return
 				}
-				// Twins hear each other, and Linux answers on each NIC for all of its addresses.
+				// Twins hear each other, and Linux answers on each NIC for all of the machine's
+				// addresses.
 				if !slices.Contains(ours, mac) && !slices.Contains(holders, mac) {
 					holders = append(holders, mac)
 				}
@@ -65,7 +66,7 @@ func claim(ctx context.Context, e End) ([]string, error) {
 			}
 		}
 	}
-	for range claimTries {
+	for range claimAttempts {
 		if err := sendARP(f, link, e.Addr); err != nil {
 			break // the NIC went down
 		}
@@ -94,7 +95,7 @@ func networkOrder(n uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// openARP opens a packet socket that hears ARP on one NIC. The poller watches it: Close ends a Read.
+// openARP opens a packet socket for ARP on one NIC. It is in the poller, so that Close ends a Read.
 func openARP(index int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -107,7 +108,7 @@ func openARP(index int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), fmt.Sprintf("arp:%d", index)), nil
 }
 
-// sendARP broadcasts a probe: a request whose sender has no address, so that nobody's table changes.
+// sendARP broadcasts a probe: a request whose sender has no address, so that no ARP table changes.
 func sendARP(f *os.File, link *net.Interface, addr netip.Addr) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -125,7 +126,7 @@ func sendARP(f *os.File, link *net.Interface, addr netip.Addr) error {
 	return sent
 }
 
-// arpProbe is an ARP request (RFC 826) from nobody.
+// arpProbe is an ARP request (RFC 826) without a sender address.
 func arpProbe(mac net.HardwareAddr, addr netip.Addr) []byte {
 	b := make([]byte, 28)
 	copy(b, []byte{0, 1, 8, 0, 6, 4, 0, 1}) // Ethernet, IPv4, their lengths, request
@@ -135,7 +136,7 @@ func arpProbe(mac net.HardwareAddr, addr netip.Addr) []byte {
 	return b
 }
 
-// parseARP gives who sent an ARP packet for IPv4 over Ethernet, and which address it says it has.
+// parseARP gives the sender's MAC and IPv4 address of an ARP packet over Ethernet.
 func parseARP(b []byte) (mac net.HardwareAddr, addr netip.Addr, ok bool) {
 	if len(b) < 28 || [6]byte(b[:6]) != [6]byte{0, 1, 8, 0, 6, 4} {
 		return nil, addr, false
@@ -143,7 +144,7 @@ func parseARP(b []byte) (mac net.HardwareAddr, addr netip.Addr, ok bool) {
 	return net.HardwareAddr(b[8:14]), netip.AddrFrom4([4]byte(b[14:18])), true
 }
 
-// listenARP tells the MAC of everyone who says he has addr, until the socket is closed.
+// listenARP tells the MAC of every host that claims addr, until the socket is closed.
 func listenARP(f *os.File, addr netip.Addr, tell func(mac string)) {
 	b := make([]byte, 128)
 	for {

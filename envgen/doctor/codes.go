@@ -7,8 +7,8 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/topology"
 )
 
-// The codes of all findings but the topology's. They are an interface: scripts match them, so a code is never renamed
-// or reused.
+// The codes of all findings except the topology's. They are an interface: scripts match them, so a code is never
+// renamed or reused.
 const (
 	// Of the cluster.
 	codeNodeAway   = "node-away"
@@ -37,12 +37,12 @@ const (
 	codeFirewall       = "firewall"
 	codeFactsMissing   = "facts-missing"
 	codeClockUnsynched = "clock-unsynchronised"
-	// Of what runs short.
+	// Of resources that run short.
 	codeDiskFull  = "disk-full"
 	codeMemoryLow = "memory-low"
 	codePageCache = "page-cache"
 	codeSwapUsed  = "swap-used"
-	// Of nodes compared.
+	// Of the nodes compared with each other.
 	codeClockSkew       = "clock-skew"
 	codeDriverUnequal   = "driver-unequal"
 	codeNCCLUnequal     = "nccl-unequal"

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// run runs a program for real. It gets a bare environment: nothing of the agent's may change what it prints.
+// run runs a program. Its environment is fixed, so that nothing in the agent's changes what it prints.
 func run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = []string{"PATH=" + systemPath, "LC_ALL=C", "HOME=/nonexistent"}
-	cmd.WaitDelay = 200 * time.Millisecond // what it started may hold its output
+	cmd.WaitDelay = 200 * time.Millisecond // a child of it may hold its output
 	out, err := cmd.Output()
 	if len(out) > maxFile {
 		return nil, fmt.Errorf("%s prints more than %d bytes", name, maxFile)
@@ -28,12 +28,12 @@ func run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// try runs a program for as long as patience lasts.
-func (r *Reader) try(ctx context.Context, name string, args ...string) ([]byte, error) {
-	return r.tryFor(ctx, r.cfg.Patience, name, args...)
+// bounded runs a program for at most Patience.
+func (r *Reader) bounded(ctx context.Context, name string, args ...string) ([]byte, error) {
+	return r.boundedBy(ctx, r.cfg.Patience, name, args...)
 }
 
-func (r *Reader) tryFor(ctx context.Context, patience time.Duration, name string, args ...string) ([]byte, error) {
+func (r *Reader) boundedBy(ctx context.Context, patience time.Duration, name string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	out, err := r.cfg.Run(ctx, name, args...)
@@ -43,7 +43,7 @@ func (r *Reader) tryFor(ctx context.Context, patience time.Duration, name string
 	return out, err
 }
 
-// docker asks the engine. Its client is looked for first: asking costs a process.
+// docker asks the engine. It looks for the client first, since asking starts a process.
 func (r *Reader) docker(ctx context.Context) Docker {
 	var d Docker
 	for _, path := range []string{"/usr/bin/docker", "/usr/local/bin/docker", "/bin/docker"} {
@@ -62,8 +62,8 @@ func (r *Reader) docker(ctx context.Context) Docker {
 	if d.Installed == "" {
 		return d
 	}
-	// On a busy machine it counts containers and images for seconds.
-	out, err := r.tryFor(ctx, 3*r.cfg.Patience, "docker", "info", "--format", "{{json .}}")
+	// On a busy machine this counts containers and images for seconds.
+	out, err := r.boundedBy(ctx, 3*r.cfg.Patience, "docker", "info", "--format", "{{json .}}")
 	version, trouble, runtimes, parseErr := parseDockerInfo(out)
 	d.Version, d.Trouble, d.Runtimes = version, trouble, runtimes
 	if err == nil {
@@ -75,21 +75,21 @@ func (r *Reader) docker(ctx context.Context) Docker {
 	return d
 }
 
-// firewall reads the packet filter; nil where neither program can.
+// firewall reads the packet filter; nil where neither program can read it.
 func (r *Reader) firewall(ctx context.Context) *Firewall {
-	if out, err := r.try(ctx, "nft", "-j", "list", "ruleset"); err == nil {
+	if out, err := r.bounded(ctx, "nft", "-j", "list", "ruleset"); err == nil {
 		if f, err := parseNft(out, r.cfg.Ports); err == nil {
 			return &f
 		}
 	}
-	if out, err := r.try(ctx, "iptables", "-S"); err == nil {
+	if out, err := r.bounded(ctx, "iptables", "-S"); err == nil {
 		f := parseIptables(string(out), r.cfg.Ports)
 		return &f
 	}
 	return nil
 }
 
-// synchronised asks the kernel whether something keeps its clock.
+// synchronised asks the kernel whether the clock is synchronised.
 func synchronised() (bool, error) {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)

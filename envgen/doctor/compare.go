@@ -11,36 +11,38 @@ import (
 )
 
 const (
-	// skewWarning puts logs out of order; skewError comes near what a certificate's beginning allows.
+	// skewWarning puts logs out of order; skewError approaches the tolerance for a certificate's
+	// start.
 	skewWarning = time.Second
 	skewError   = time.Minute
 )
 
-// compare judges all nodes together.
-func (j *judge) compare(nodes []Node) {
-	j.skew(nodes)
-	j.volumes(nodes)
+// compare evaluates all nodes together.
+func (ch *checker) compare(nodes []Node) {
+	ch.skew(nodes)
+	ch.volumes(nodes)
 	nodes = slices.DeleteFunc(slices.Clone(nodes),
-		func(n Node) bool { return n.Witness }) // what runs there is no part of any job
-	j.unequal(nodes, codeDriverUnequal, envgen.SeverityWarning, "the NVIDIA driver", "cat /proc/driver/nvidia/version",
+		func(n Node) bool { return n.Witness }) // it runs no part of any job
+	ch.unequal(nodes, codeDriverUnequal, envgen.SeverityWarning, "the NVIDIA driver", "cat /proc/driver/nvidia/version",
 		func(f *Facts) string { return f.Driver })
-	j.unequal(nodes, codeKernelUnequal, envgen.SeverityInfo, "the kernel", "uname -r",
+	ch.unequal(nodes, codeKernelUnequal, envgen.SeverityInfo, "the kernel", "uname -r",
 		func(f *Facts) string { return f.Kernel })
 	for _, p := range []struct{ name, code, what string }{
 		{"nccl", codeNCCLUnequal, "NCCL"}, {"vllm", codeVLLMUnequal, "vLLM"}, {"torch", codeTorchUnequal, "PyTorch"},
 	} {
 		for _, where := range places(nodes, p.name) {
-			j.unequal(nodes, p.code, envgen.SeverityWarning, p.what+" in "+where, "ls "+where,
+			ch.unequal(nodes, p.code, envgen.SeverityWarning, p.what+" in "+where, "ls "+where,
 				func(f *Facts) string { return versionIn(f, p.name, where) })
 		}
 	}
 	for _, path := range confPaths(nodes) {
-		j.confUnequal(nodes, path)
+		ch.confUnequal(nodes, path)
 	}
 }
 
-// skew judges the clocks against the asking node's. Only what exceeds the bound is known.
-func (j *judge) skew(nodes []Node) {
+// skew compares the clocks with the asking node's. Only what exceeds the bound of the
+// measurement is certain.
+func (ch *checker) skew(nodes []Node) {
 	for _, n := range nodes {
 		c := n.Facts.Clock
 		if c.Offset == nil || c.Bound == nil {
@@ -57,7 +59,7 @@ func (j *judge) skew(nodes []Node) {
 		if *c.Offset < 0 {
 			how = "behind"
 		}
-		j.about(n, codeClockSkew, severity,
+		ch.about(n, codeClockSkew, severity,
 			fmt.Sprintf("the clock of %s is %s %s that of the node that asked", n.Host,
 				c.Offset.Abs().Round(100*time.Millisecond), how),
 			fmt.Sprintf("offset %s, give or take %s", c.Offset.Round(time.Millisecond),
@@ -65,17 +67,17 @@ func (j *judge) skew(nodes []Node) {
 	}
 }
 
-// unequal names the nodes that differ from most. What a node does not have differs from nothing.
-func (j *judge) unequal(nodes []Node, code string, s envgen.Severity, what, remedy string, of func(*Facts) string) {
+// unequal names the nodes that differ from most. An absent value differs from nothing.
+func (ch *checker) unequal(nodes []Node, code string, s envgen.Severity, what, remedy string, of func(*Facts) string) {
 	usual, where, others := differing(nodes, of)
 	for _, n := range others {
-		j.about(n, code, s, fmt.Sprintf("%s on %s is not the same as on %s", what, n.Host, where),
+		ch.about(n, code, s, fmt.Sprintf("%s on %s is not the same as on %s", what, n.Host, where),
 			fmt.Sprintf("%s here, %s on %s", of(n.Facts), usual, where), remedy)
 	}
 }
 
-// differing gives the value that most nodes have, where they are, and the nodes that have another. Those whose value
-// is empty are not counted.
+// differing gives the most frequent value, where it is found, and the nodes that have another. Nodes with an empty
+// value are not counted.
 func differing(nodes []Node, of func(*Facts) string) (usual, where string, others []Node) {
 	have := map[string][]string{}
 	for _, n := range nodes {
@@ -95,7 +97,8 @@ func differing(nodes []Node, of func(*Facts) string) (usual, where string, other
 	return usual, strings.Join(have[usual], ", "), others
 }
 
-// most is the value of the most nodes; among equals the newest, so that the advice is never to go back.
+// most is the most frequent value; among equally frequent ones the newest, so that the advice is never
+// to downgrade.
 func most(have map[string][]string) string {
 	return slices.MaxFunc(slices.Sorted(maps.Keys(have)), func(a, b string) int {
 		if d := len(have[a]) - len(have[b]); d != 0 {
@@ -118,7 +121,7 @@ func places(nodes []Node, name string) []string {
 	return out
 }
 
-// versionIn is the version of a package in a folder: the newest where several lie there.
+// versionIn is the version of a package in a folder: the newest of several.
 func versionIn(f *Facts, name, where string) string {
 	newest := ""
 	for _, p := range f.Packages {
@@ -142,8 +145,9 @@ func confPaths(nodes []Node) []string {
 	return out
 }
 
-// confUnequal compares one file of NCCL's on all nodes; a node without it has an empty one.
-func (j *judge) confUnequal(nodes []Node, path string) {
+// confUnequal compares one NCCL configuration file on all nodes; a missing file counts as
+// empty.
+func (ch *checker) confUnequal(nodes []Node, path string) {
 	words := func(f *Facts) string {
 		var out []string
 		for _, c := range f.NCCLConf {
@@ -158,19 +162,19 @@ func (j *judge) confUnequal(nodes []Node, path string) {
 	}
 	usual, where, others := differing(nodes, words)
 	for _, n := range others {
-		j.about(n, codeNCCLConfUnequal, envgen.SeverityWarning,
+		ch.about(n, codeNCCLConfUnequal, envgen.SeverityWarning,
 			fmt.Sprintf("%s says something else on %s than on %s", path, n.Host, where),
 			fmt.Sprintf("%s here, %s there", words(n.Facts), usual), "sudoedit "+path)
 	}
 }
 
-// remote are transports by which two machines can reach one disk. Two local disks with one UUID are copies, as of a
-// machine that was cloned, and do no harm.
+// remote are transports by which two machines can reach one disk. Two local disks with one UUID are harmless
+// copies, as on a machine that was cloned.
 var remote = []string{"tcp", "rdma", "fc", "iscsi"}
 
-// volumes finds a volume that two nodes have mounted and one of them writes to: each keeps its own idea of the file
-// system in memory. One writer may stay; a second destroys it, and a reader sees it change under him.
-func (j *judge) volumes(nodes []Node) {
+// volumes finds a volume that two nodes have mounted, at least one of them for writing: each caches the file
+// system's state in memory. With two writers it is destroyed; with one, a reader sees it change unexpectedly.
+func (ch *checker) volumes(nodes []Node) {
 	type mount struct {
 		node Node
 		Volume
@@ -205,11 +209,11 @@ func (j *judge) volumes(nodes []Node) {
 			if m.Write {
 				severity, effect = envgen.SeverityError, "two writers destroy the file system"
 			}
-			j.about(m.node, codeVolumeShared, severity,
+			ch.about(m.node, codeVolumeShared, severity,
 				fmt.Sprintf("%s volume %s is mounted at %s of %s while %s writes to it: %s", m.FS, uuid, m.Dir,
 					m.node.Host, all[first].node.Host, effect),
 				strings.Join(words, "; "), "sudo umount "+m.Dir)
-			j.found[len(j.found)-1].Device = m.Device
+			ch.found[len(ch.found)-1].Device = m.Device
 		}
 	}
 }

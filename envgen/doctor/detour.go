@@ -9,8 +9,8 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// FabricOnly says which members the leader reaches over the fabric alone, and what to look at; once for the leader
-// itself where it reaches nobody otherwise.
+// FabricOnly says which members the leader reaches only over the fabric, and what to look at; a single finding
+// about the leader itself where it reaches no member otherwise.
 func (c *Cluster) FabricOnly() []envgen.Finding {
 	var over []Node
 	var leader Node
@@ -60,8 +60,7 @@ func fabricOnly(n Node, what, nic string, over []Node) envgen.Finding {
 	return f
 }
 
-// unplugged names the management interface of a node that says that it has no link; empty where it has one, or nobody
-// knows.
+// unplugged names the management interface of a node if it is known to have no link; otherwise empty.
 func unplugged(n Node) string {
 	i := slices.IndexFunc(n.Inventory.NICs, func(nic envgen.NIC) bool {
 		return nic.Carrier != nil && !*nic.Carrier &&

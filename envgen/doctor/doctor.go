@@ -1,18 +1,19 @@
 // Package doctor decides whether the machines of a cluster are fit for jobs: host, memory, GPU, cables, and whether
 // packets pass. Each finding has a code that never changes its meaning.
 //
-// Reader reads what one machine is beside its NICs into Facts. Plan says what each node has to try and Try does it
-// there: it finds what no inventory shows, as a switch with a smaller MTU, an address that a stranger has too, a
-// firewall. Cluster.Findings judges all of it, and is pure, as Plan is.
+// Reader reads the facts about one machine other than its NICs. Plan says what each node has to probe, and Probe
+// does it there: it finds what no inventory shows, such as a switch with a smaller MTU, an address that another
+// host has too, or a firewall. Cluster.Findings evaluates all of it; like Plan it is pure.
 //
-// It must not change anything, must not look at NICs (envgen/fabric does), must not run a program that may hang
-// without a time limit, and must not let one fact that cannot be read keep the rest from being read. Of users' files
-// it takes NCCL's settings and nothing else. Try sends to addresses of members only, a few packets each, and is done
-// in Patience; what cannot be tried (no right to) is told apart from what failed.
+// It must not change anything, must not read NICs (envgen/fabric does), must not run a program that may hang
+// without a time limit, and must not let one unreadable fact keep the rest from being read. Of users' files it
+// reads only NCCL's settings. Probe sends only to addresses of members, a few packets each, and is done within
+// Patience; what it had no right to do is told apart from what failed.
 //
-// Try joins every goroutine that it starts. An echo leaves by one NIC (IP_UNICAST_IF) and may come back by any: twins
-// share a wire, and a peer may answer to the sibling's MAC, where a socket bound to the NIC would never see it. A
-// large packet that is lost between equal MTUs is an error, since jobs hang; between unequal ones it is a warning.
+// Probe joins every goroutine that it starts. An echo leaves by one NIC (IP_UNICAST_IF) and may return by any:
+// twins share a wire, and a peer may answer to the sibling's MAC, which a socket bound to the NIC would never see.
+// A large packet that is lost between equal MTUs is an error, since jobs hang; between unequal ones it is a
+// warning.
 package doctor
 
 import (
@@ -24,38 +25,38 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/topology"
 )
 
-// Node is one member and what was learnt of it.
+// Node is one member and what is known of it.
 type Node struct {
 	ID   string
 	Host string
-	Addr netip.Addr // of management; not valid where there is none
-	// State is the leader's word: ready, away, ...
+	Addr netip.Addr // of management; invalid where there is none
+	// State is as the leader says: ready, away, ...
 	State string
-	// FabricOnly: management does not join it and the leader, and the fabric does.
+	// FabricOnly: the fabric joins it and the leader, and management does not.
 	FabricOnly bool
-	// Witness: it never has a rank, so nothing that ranks need is missed there.
+	// Witness: it never has a rank, so that it needs nothing that ranks need.
 	Witness   bool
 	Inventory envgen.Inventory
 	Counters  []envgen.Counters
-	Facts     *Facts // nil where it told none
+	Facts     *Facts // nil where it sent none
 	Err       error  // why it did not answer
 }
 
-// Cluster is what is judged.
+// Cluster is what Findings evaluates.
 type Cluster struct {
-	Leader  string // its host; empty where nobody leads, and Problem may say why
+	Leader  string // its host; empty without a leader, and then Problem may say why
 	Problem string
 	Nodes   []Node
-	// Topology is set by Derive, and Reports, by node, are what came of its Plan.
+	// Topology is set by Derive; Reports are the results of its Plan, by node.
 	Topology envgen.Topology
 	Reports  map[string]Report
-	// NoAgent is set where the only node is this machine: how it is known that no agent runs. Enrolled: one would
-	// start.
+	// NoAgent is set where the only node is this machine: what proves that no agent runs. Enrolled: it is in a
+	// cluster, where an agent should run.
 	NoAgent  error
 	Enrolled bool
 }
 
-// Derive works out the topology of what was seen together with what was counted.
+// Derive works out the topology from the inventories and the counters.
 func (c *Cluster) Derive() error {
 	in := topology.Observed(c.views())
 	for i := range in.Nodes {
@@ -70,7 +71,7 @@ func (c *Cluster) Derive() error {
 	return err
 }
 
-// views are the nodes of which any hardware is known, without witnesses: they have no part in the fabric.
+// views are the nodes whose hardware is known, except witnesses, which have no part in the fabric.
 func (c *Cluster) views() []envgen.NodeView {
 	var out []envgen.NodeView
 	for _, n := range c.Nodes {
@@ -81,7 +82,7 @@ func (c *Cluster) views() []envgen.NodeView {
 	return out
 }
 
-// Findings are everything that is wrong on a host, on all where it is empty: worst first, each mistake once.
+// Findings are all faults of a host, or of all where it is empty: worst first, each fault once.
 func (c *Cluster) Findings(host string) []envgen.Finding {
 	var out []envgen.Finding
 	if c.NoAgent != nil {
@@ -108,7 +109,7 @@ func (c *Cluster) Findings(host string) []envgen.Finding {
 		}
 	}
 	out = append(out, c.FabricOnly()...)
-	// What was last known of a node that does not answer is no finding of today.
+	// The last known state of a node that does not answer is no finding of now.
 	seen := slices.Clone(c.Topology.Findings)
 	out = append(out, slices.DeleteFunc(seen, func(f envgen.Finding) bool { return gone[f.Node] })...)
 	out = append(out, machines(nodes, c.Topology.Shape)...)
@@ -144,7 +145,8 @@ func away(n Node) envgen.Finding {
 	return f
 }
 
-// once sorts findings and drops those that another says better: MTUs that differ where lost packets were seen.
+// once sorts findings and drops those that another finding explains better: unequal MTUs where lost packets
+// were seen.
 func once(all []envgen.Finding) []envgen.Finding {
 	out := slices.DeleteFunc(all, func(f envgen.Finding) bool {
 		return f.Code == topology.CodeMTUUnequal && slices.ContainsFunc(all, func(o envgen.Finding) bool {

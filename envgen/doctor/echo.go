@@ -20,12 +20,13 @@ const (
 	icmpHeader, ipHeader   = 8, 20
 	// smallEcho is ping's usual payload, in bytes.
 	smallEcho = 56
-	// echoAgain is how long to wait before the next try, echoTries how often: the first may be lost to ARP.
-	echoAgain = 400 * time.Millisecond
-	echoTries = 4
+	// echoAgain is the pause between attempts, echoAttempts their number: the first may be lost to ARP.
+	echoAgain    = 400 * time.Millisecond
+	echoAttempts = 4
 )
 
-// echo sends both pings until both came back. An error says that it may not.
+// echo sends both pings until both have come back. An error says that it has no right
+// to send.
 func echo(ctx context.Context, e Echo) (EchoResult, error) {
 	r := EchoResult{Echo: e}
 	c, err := dialEcho(ctx, e)
@@ -40,7 +41,7 @@ func echo(ctx context.Context, e Echo) (EchoResult, error) {
 	answers := make(chan uint16)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }) // fails on a closed one only
+	context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }) // fails only if closed
 	go func() {                                                               // ends with the deadline, which cancel sets
 		defer close(answers)
 		listenEcho(c, id, len(large), func(seq uint16) (more bool) {
@@ -51,7 +52,7 @@ func echo(ctx context.Context, e Echo) (EchoResult, error) {
 			return true
 		})
 	}()
-	for range echoTries {
+	for range echoAttempts {
 		if !r.Small {
 			if _, err := c.Write(small); err != nil {
 				r.Why = unwrapped(err)
@@ -84,7 +85,7 @@ func echo(ctx context.Context, e Echo) (EchoResult, error) {
 	return r, nil
 }
 
-// Ping sends addr one ping by a NIC, whatever the routes say, and waits for its answer until ctx ends.
+// Ping sends addr one ping by a NIC, whatever the routes say, and waits for the answer until ctx ends.
 func Ping(ctx context.Context, nic string, addr netip.Addr) error {
 	if !addr.Is4() {
 		return fmt.Errorf("ping %s on %s: want an IPv4 address", addr, nic)
@@ -107,7 +108,7 @@ func Ping(ctx context.Context, nic string, addr netip.Addr) error {
 	return nil
 }
 
-// addressFor is a NIC's own address in the subnet of another; not valid where it has none.
+// addressFor is a NIC's own address in the subnet of another; invalid where it has none.
 func addressFor(nic string, other netip.Addr) netip.Addr {
 	link, err := net.InterfaceByName(nic)
 	if err != nil {
@@ -122,7 +123,7 @@ func addressFor(nic string, other netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// unwrapped is the kernel's word without "write ip 10.0.0.1->10.0.0.2: sendto:".
+// unwrapped is the kernel's error without "write ip 10.0.0.1->10.0.0.2: sendto:".
 func unwrapped(err error) string {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -131,8 +132,8 @@ func unwrapped(err error) string {
 	return err.Error()
 }
 
-// dialEcho opens a raw socket that sends by one NIC and hears echo replies of one peer. It is not bound to the NIC:
-// twins are on one wire and answer ARP for each other, so a reply may well come in by the other one.
+// dialEcho opens a raw socket that sends by one NIC and receives one peer's echo replies. It is not bound to the
+// NIC: twins are on one wire and answer ARP for each other, so a reply may arrive at the other one.
 func dialEcho(ctx context.Context, e Echo) (*net.IPConn, error) {
 	d := net.Dialer{
 		Control: func(_, _ string, raw syscall.RawConn) error {
@@ -164,16 +165,16 @@ func prepareEcho(fd int, nic string) error {
 		int(binary.NativeEndian.Uint32(index[:]))); err != nil {
 		return os.NewSyscallError("send by "+nic, err)
 	}
-	// PROBE is DO, the don't-fragment bit, without belief in what was learnt of the path before.
+	// PROBE is DO, the don't-fragment bit, but ignores the path MTU that was learnt before.
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil {
 		return os.NewSyscallError("set don't-fragment", err)
 	}
-	// ICMP_FILTER (raw(7)) is a mask of the types that are not wanted.
+	// ICMP_FILTER (raw(7)) is a mask of the types to drop.
 	const solRaw, icmpFilter = 255, 1
 	return os.NewSyscallError("filter icmp", unix.SetsockoptInt(fd, solRaw, icmpFilter, ^(1<<echoReply)))
 }
 
-// echoPacket makes an echo request with a payload of so many bytes.
+// echoPacket makes an echo request with that many bytes of payload.
 func echoPacket(id, seq uint16, payload int) []byte {
 	b := make([]byte, icmpHeader+payload)
 	b[0] = echoRequest
@@ -186,7 +187,7 @@ func echoPacket(id, seq uint16, payload int) []byte {
 	return b
 }
 
-// checksum is the internet's (RFC 1071).
+// checksum is the internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {
@@ -214,8 +215,8 @@ func parseEcho(b []byte) (id, seq uint16, err error) {
 	return binary.BigEndian.Uint16(b[4:]), binary.BigEndian.Uint16(b[6:]), nil
 }
 
-// listenEcho tells the numbers of replies to id until the connection's deadline, or until no more are wanted. largest
-// is the longest packet that was sent.
+// listenEcho tells the numbers of replies to id until the connection's deadline, or until tell wants no more.
+// largest is the length of the longest packet sent.
 func listenEcho(c *net.IPConn, id uint16, largest int, tell func(seq uint16) (more bool)) {
 	b := make([]byte, largest+60) // 60: the largest IP header, which ReadFromIP takes off
 	for {

@@ -10,7 +10,8 @@ type Facts struct {
 	OS     string `json:"os,omitempty"`
 	DGX    string `json:"dgx,omitempty"`
 	Kernel string `json:"kernel,omitempty"`
-	// User is the login for whom the node was examined: its home and its limits count.
+	// User is the login for whom the node was examined, with that user's home and
+	// limits.
 	User string `json:"user,omitempty"`
 	// RDMA counts the devices in /sys/class/infiniband.
 	RDMA int `json:"rdma"`
@@ -27,15 +28,15 @@ type Facts struct {
 	Firewall *Firewall `json:"firewall,omitempty"`
 	Programs []Program `json:"programs,omitempty"`
 	Volumes  []Volume  `json:"volumes,omitempty"`
-	// Netplan is what the node's netplan files say of its fabric NICs where that is more than one file's business.
+	// Netplan lists the fabric NICs that more than one netplan file of the node configures.
 	Netplan []Mention `json:"netplan,omitempty"`
-	// RemoveIPC tells whether logind removes a user's shared memory at the end of his last session, and Lingers
-	// whether User is spared; both nil where there is no logind.
+	// RemoveIPC tells whether logind removes a user's shared memory at the end of the last session, and Lingers
+	// whether User is exempt; both nil where there is no logind.
 	RemoveIPC *bool `json:"remove_ipc,omitempty"`
 	Lingers   *bool `json:"lingers,omitempty"`
 	// PeerMem are the lines that load nvidia-peermem, as file:line.
 	PeerMem []string `json:"peermem,omitempty"`
-	// Trouble are facts that could not be read, in words.
+	// Trouble says which facts could not be read.
 	Trouble []string `json:"trouble,omitempty"`
 }
 
@@ -46,15 +47,16 @@ type Limit struct {
 	Value uint64 `json:"value,omitempty"`
 }
 
-// Limits of what the agent starts.
+// Limits are the limits of what the agent starts.
 type Limits struct {
 	// Memlock (bytes) and Files are the agent's own soft limits, which ranks inherit.
 	Memlock *Limit `json:"memlock,omitempty"`
 	Files   *Limit `json:"files,omitempty"`
-	// Unit is LimitMEMLOCK of the service's unit and its drop-ins, as written; empty where none says.
+	// Unit is LimitMEMLOCK of the service's unit and its drop-ins, as written; empty where none sets
+	// it.
 	Unit string `json:"unit,omitempty"`
-	// PAM are the memlock lines of /etc/security/limits.conf and limits.d, as file:line text. They concern logins, not
-	// services: people expect more of them.
+	// PAM are the memlock lines of /etc/security/limits.conf and limits.d, as file:line text. They apply to logins,
+	// not to services, contrary to what people expect.
 	PAM []string `json:"pam,omitempty"`
 }
 
@@ -62,41 +64,43 @@ type Limits struct {
 type Docker struct {
 	// Installed is the path of its client; empty where there is none.
 	Installed string `json:"installed,omitempty"`
-	// Version is the running engine's; empty where it does not run, and Trouble then says why not.
+	// Version is the running engine's; empty where it does not run, and Trouble then says why.
 	Version string `json:"version,omitempty"`
 	Trouble string `json:"trouble,omitempty"`
-	// Runtimes are the engine's, sorted; CDI the kinds of devices that CDI files offer: nvidia.com/gpu.
+	// Runtimes are the engine's, sorted; CDI the kinds of devices in CDI files: nvidia.com/gpu.
 	Runtimes []string `json:"runtimes,omitempty"`
 	CDI      []string `json:"cdi,omitempty"`
 }
 
-// Conf is a file that NCCL reads by itself.
+// Conf is a configuration file that NCCL reads by itself.
 type Conf struct {
 	Path     string    `json:"path"`
 	Settings []Setting `json:"settings,omitempty"`
 }
 
-// Setting is a line of it.
+// Setting is one line of a Conf.
 type Setting struct {
 	Line  int    `json:"line"` // from 1
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Package is an installed library that has to be alike on all nodes.
+// Package is an installed library that must be the same on all nodes.
 type Package struct {
 	// Name is nccl, torch or vllm.
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Where is the folder it lies in. Packages of one Where on two nodes are meant to be the same.
+	// Where is the folder it lies in. Packages in the same folder on two nodes are meant to be
+	// equal.
 	Where string `json:"where"`
 }
 
 // Clock is the node's, at the moment it was examined.
 type Clock struct {
-	// Synchronised is the kernel's word (adjtimex); nil where it did not say.
+	// Synchronised is as the kernel says (adjtimex); nil where it did not say.
 	Synchronised *bool `json:"synchronised,omitempty"`
-	// Offset is how far the clock is ahead of the asking node's, give or take Bound; both nil where nobody measured.
+	// Offset is how far the clock is ahead of the asking node's, plus or minus Bound; both nil where it was not
+	// measured.
 	Offset *time.Duration `json:"offset,omitempty"`
 	Bound  *time.Duration `json:"bound,omitempty"`
 }
@@ -106,7 +110,7 @@ type Disk struct {
 	// What it is for: state, output, tmp.
 	What  string `json:"what"`
 	Path  string `json:"path"`
-	Free  uint64 `json:"free"` // bytes, for others than root
+	Free  uint64 `json:"free"` // bytes free for users other than root
 	Total uint64 `json:"total"`
 }
 
@@ -121,20 +125,20 @@ type Memory struct {
 	SwapUsed uint64 `json:"swap_used"`
 }
 
-// Firewall is a heuristic reading of the packet filter: peers' connections are the proof.
+// Firewall is what the packet filter seems to do: only peers' connections prove it.
 type Firewall struct {
-	// Drops are the input chains that refuse what no rule accepts, in words.
+	// Drops describes the input chains that refuse what no rule accepts.
 	Drops []string `json:"drops,omitempty"`
-	// Accepts are those of our ports that some rule accepts.
+	// Accepts are those of our ports that a rule accepts.
 	Accepts []int `json:"accepts,omitempty"`
 }
 
 // Program is one `sparkrun` in PATH.
 type Program struct {
 	Path string `json:"path"`
-	// Ours is true where it is this agent's own program.
+	// Ours is true for this agent's own program.
 	Ours bool `json:"ours,omitempty"`
-	// Python is true where it is a Python script.
+	// Python is true for a Python script.
 	Python bool `json:"python,omitempty"`
 }
 
@@ -149,20 +153,21 @@ type Volume struct {
 	Transport string `json:"transport,omitempty"`
 }
 
-// Mention is a netplan file that names a fabric NIC which another file names as well.
+// Mention is a netplan file that names a fabric NIC which another file names too.
 type Mention struct {
 	NIC  string `json:"nic"`
 	Path string `json:"path"`
 	Line int    `json:"line"`
-	// Effect says what that does, Remedy is a command that ends it.
+	// Effect says what that does; Remedy is a command that ends it.
 	Effect string `json:"effect"`
 	Remedy string `json:"remedy"`
-	// Blocks is true where the NIC does not become what sparkrun's own file says.
+	// Blocks is true where the NIC does not get what sparkrun's own file says.
 	Blocks bool `json:"blocks,omitempty"`
 }
 
-// Measure works out the offset from the four times of one exchange: asked and answered by the asker's clock, received
-// and sent by the node's. How the time on the way divides is not known; half of it bounds the error.
+// Measure works out the offset from the four times of one exchange: asked and answered by the asker's clock,
+// received and sent by the node's. How the travel time divides between the two ways is not known; half of it bounds
+// the error.
 func (c *Clock) Measure(asked, received, sent, answered time.Time) {
 	way := answered.Sub(asked) - sent.Sub(received)
 	offset, bound := (received.Sub(asked)+sent.Sub(answered))/2, max(way, 0)/2

@@ -15,13 +15,13 @@ const (
 	MendCache = "cache" // drop the page cache
 )
 
-// Mend is one thing that a node may do to itself.
+// Mend is one repair that a node may make on itself.
 type Mend struct {
 	Kind string `json:"kind"`
 	NIC  string `json:"nic,omitempty"`
 }
 
-// Command does the same by hand.
+// Command is the shell command that does the same.
 func (m Mend) Command() string {
 	switch m.Kind {
 	case MendUp:
@@ -32,7 +32,7 @@ func (m Mend) Command() string {
 	return "sync; echo 3 >/proc/sys/vm/drop_caches"
 }
 
-// Mends draws from findings what each node may do about them: by the hardware as it is, not by a finding's words.
+// Mends derives from findings what each node may repair: by the state of its hardware, not by a finding's text.
 func (c *Cluster) Mends(findings []envgen.Finding) map[string][]Mend {
 	out := map[string][]Mend{}
 	do := func(node string, m Mend) {
@@ -65,7 +65,8 @@ func (c *Cluster) Mends(findings []envgen.Finding) map[string][]Mend {
 	return out
 }
 
-// Troubled reports whether the topology still complains of a port with a NIC that was set up.
+// Troubled reports whether the topology still has a finding about a port with a NIC that was
+// set up.
 func (c *Cluster) Troubled(mends map[string][]Mend) bool {
 	for _, v := range c.views() {
 		for _, m := range mends[v.ID] {

@@ -58,7 +58,8 @@ type line struct {
 	text   string
 }
 
-// parseConf reads a file of NCCL's: NAME=VALUE, comments from #. Only names of NCCL's are taken.
+// parseConf reads an NCCL configuration file: NAME=VALUE, comments from #. Only NCCL's own names
+// are taken.
 func parseConf(text string) []Setting {
 	var out []Setting
 	for _, l := range numbered(text) {
@@ -100,8 +101,8 @@ func parseUnit(text, section, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// parseDriver takes the version out of /proc/driver/nvidia/version, for the proprietary and the open module:
-// "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build".
+// parseDriver extracts the version from /proc/driver/nvidia/version, for the proprietary and the open
+// module: "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build".
 func parseDriver(text string) string {
 	for l := range strings.Lines(text) {
 		if !strings.HasPrefix(l, "NVRM version:") {
@@ -128,11 +129,11 @@ func parseMemory(text string) (*Memory, error) {
 		Swap: uint64(m.Swap), SwapUsed: uint64(m.SwapUsed)}, nil
 }
 
-// exclusive are file systems that keep their state in the memory of the one machine that has them mounted.
+// exclusive are file systems that keep state in the memory of the only machine that may mount them.
 var exclusive = []string{"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"}
 
-// parseMounts reads /proc/PID/mountinfo (proc(5)): the file systems of one machine that lie on block devices. One that
-// is mounted at several places comes once, writable where any is.
+// parseMounts reads /proc/PID/mountinfo (proc(5)): the machine's file systems on block devices. One mounted at
+// several places is listed once, as writable where any mount is.
 func parseMounts(text string) []Volume {
 	var out []Volume
 	for l := range strings.Lines(text) {
@@ -152,7 +153,7 @@ func parseMounts(text string) []Volume {
 	return out
 }
 
-// unescape undoes mountinfo's octal: a space is \040.
+// unescape decodes mountinfo's octal: a space is \040.
 func unescape(text string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
@@ -168,7 +169,8 @@ func unescape(text string) string {
 	return b.String()
 }
 
-// parseDockerInfo reads `docker info --format {{json .}}`, which answers without an engine too and then says why.
+// parseDockerInfo reads `docker info --format {{json .}}`, which also answers without an engine, and then says
+// why.
 func parseDockerInfo(data []byte) (version, trouble string, runtimes []string, err error) {
 	var info struct {
 		ServerVersion string
@@ -213,7 +215,7 @@ func parsePackage(folder string) (name, version string, ok bool) {
 		base, isDist = strings.CutSuffix(folder, ".egg-info")
 	}
 	name, version, found := strings.Cut(base, "-")
-	version, _, _ = strings.Cut(version, "-py") // of an egg's
+	version, _, _ = strings.Cut(version, "-py") // the suffix of an egg
 	name = strings.ReplaceAll(strings.ToLower(name), "-", "_")
 	if strings.HasPrefix(name, "nvidia_nccl_cu") {
 		name = "nccl"
@@ -222,13 +224,13 @@ func parsePackage(folder string) (name, version string, ok bool) {
 	return name, version, isDist && found && known && version != "" && version[0] >= '0' && version[0] <= '9'
 }
 
-// parseLibrary takes the version out of libnccl.so.2.28.3; the bare libnccl.so.2 tells none.
+// parseLibrary extracts the version from libnccl.so.2.28.3; the bare libnccl.so.2 has none.
 func parseLibrary(file string) (version string, ok bool) {
 	version, ok = strings.CutPrefix(file, "libnccl.so.")
 	return version, ok && strings.Contains(version, ".")
 }
 
-// compareVersions orders 2.9.1 before 2.28.3, number by number; what is no number (2.9.0+cu130) counts as text.
+// compareVersions orders 2.9.1 before 2.28.3, number by number; other parts (2.9.0+cu130) are compared as text.
 func compareVersions(a, b string) int {
 	parts := func(s string) []string {
 		return strings.FieldsFunc(s, func(r rune) bool { return r == '.' || r == '+' || r == '-' })

@@ -7,10 +7,10 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// Patience bounds all that one node tries.
+// Patience bounds all probes of one node.
 const Patience = 5 * time.Second
 
-// Orders are what one node is to try, all at once.
+// Orders are what one node is to probe, all at once.
 type Orders struct {
 	Echoes []Echo  `json:"echoes,omitempty"`
 	Claims []Claim `json:"claims,omitempty"`
@@ -39,15 +39,16 @@ type Claim struct {
 	End End `json:"end"`
 }
 
-// Dial is a connection to a port of a peer's agent.
+// Dial is a connection to make to a port of a peer's agent.
 type Dial struct {
 	To   End            `json:"to"`
 	Addr netip.AddrPort `json:"addr"`
-	// What listens there: calls, gossip.
+	// What listens there: calls or gossip.
 	What string `json:"what"`
 }
 
-// Report is what came of one node's orders. Trouble says why something could not be tried.
+// Report is the result of one node's orders. Trouble says why something could not be
+// probed.
 type Report struct {
 	Echoes  []EchoResult  `json:"echoes,omitempty"`
 	Claims  []ClaimResult `json:"claims,omitempty"`
@@ -55,7 +56,8 @@ type Report struct {
 	Trouble []string      `json:"trouble,omitempty"`
 }
 
-// EchoResult tells which of the two pings came back. Why is the kernel's word where it refused to send.
+// EchoResult tells which of the two pings came back. Why is the kernel's error where it refused to
+// send.
 type EchoResult struct {
 	Echo
 	Small bool   `json:"small"`
@@ -63,13 +65,13 @@ type EchoResult struct {
 	Why   string `json:"why,omitempty"`
 }
 
-// ClaimResult lists the MACs of others that say the address is theirs.
+// ClaimResult lists the MACs of other hosts that claim the address.
 type ClaimResult struct {
 	Claim
 	Holders []string `json:"holders,omitempty"`
 }
 
-// DialResult is nothing but OK, or why not.
+// DialResult is OK, or says why not.
 type DialResult struct {
 	Dial
 	OK  bool   `json:"ok"`
@@ -83,10 +85,10 @@ type Listener struct {
 	What string
 }
 
-// Plan says what each node has to try, by node id: pings along every lane of the topology both ways, a claim of each
-// address on the fabric and of management's, and a connection to each listener of the others. Lanes in which an
-// address occurs twice are left to the claims. A node for which present says no is left out on both sides: it is known
-// to be away.
+// Plan says what each node has to probe, by node id: pings along every lane of the topology both ways, a claim of
+// each fabric and management address, and a connection to each listener of the others. Lanes in which an address
+// occurs twice are left to the claims. A node for which present is false is known to be away, and is left out on
+// both sides.
 func Plan(t envgen.Topology, listeners []Listener, present func(node string) bool) map[string]Orders {
 	out := map[string]Orders{}
 	order := func(node string, change func(*Orders)) {

@@ -215,11 +215,11 @@ func TestDial(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := l.Addr().(*net.TCPAddr).AddrPort()
-	if r := Try(t.Context(), Orders{Dials: []Dial{{Addr: at}}}); !r.Dials[0].OK {
+	if r := Probe(t.Context(), Orders{Dials: []Dial{{Addr: at}}}); !r.Dials[0].OK {
 		t.Errorf("what listens is not reached: %+v", r)
 	}
 	l.Close()
-	if r := Try(t.Context(), Orders{Dials: []Dial{{Addr: at}}}); r.Dials[0].OK ||
+	if r := Probe(t.Context(), Orders{Dials: []Dial{{Addr: at}}}); r.Dials[0].OK ||
 		!strings.Contains(r.Dials[0].Why, "refused") {
 		t.Errorf("what does not listen is reached: %+v", r)
 	}

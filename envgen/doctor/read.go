@@ -23,24 +23,25 @@ type Config struct {
 	Root string
 	// Sysfs is the root of the sysfs tree; empty means Root/sys.
 	Sysfs string
-	// Run runs a program and gives its standard output; nil means for real, with a bare environment. What it runs only
-	// reads.
+	// Run runs a program, which must only read, and gives its standard output; nil means really, with a fixed
+	// environment.
 	Run func(ctx context.Context, name string, args ...string) ([]byte, error)
-	// Patience bounds one program, and a third of what Docker's engine may take; 0 means 2 s.
+	// Patience bounds one program; Docker's engine gets three times as much. 0 means 2 s.
 	Patience time.Duration
-	// Ports are those the agent listens on: what a firewall must let in.
+	// Ports are those the agent listens on, which a firewall must let in.
 	Ports []int
-	// Disks are the folders to look at, by what they are for: state, output, tmp.
+	// Disks are the folders to measure, by purpose: state, output, tmp.
 	Disks map[string]string
 	// Self is the agent's own program; empty means /proc/self/exe.
 	Self string
-	// Synchronised asks the kernel whether the clock is; nil means adjtimex.
+	// Synchronised asks the kernel whether the clock is synchronised; nil means
+	// adjtimex.
 	Synchronised func() (bool, error)
 }
 
-// Ask is on whose behalf a node is examined.
+// Ask says for whom a node is examined.
 type Ask struct {
-	// User is a login, whose home is looked into; empty looks into nobody's.
+	// User is a login whose home is read; empty: none.
 	User string `json:"user,omitempty"`
 	// Path is the user's PATH; empty means the system's.
 	Path string `json:"path,omitempty"`
@@ -74,8 +75,8 @@ func New(cfg Config) *Reader {
 	return &Reader{cfg}
 }
 
-// Read gives what can be read; what cannot is told in Facts.Trouble. It takes as long as its slowest program, at most
-// two of them after each other.
+// Read gives what can be read; Facts.Trouble lists the rest. It takes as long as its slowest program, at most two
+// of them in sequence.
 func (r *Reader) Read(ctx context.Context, ask Ask) Facts {
 	f := Facts{User: ask.User, Kernel: strings.TrimSpace(r.text("/proc/sys/kernel/osrelease"))}
 	docker, firewall := make(chan Docker, 1), make(chan *Firewall, 1)
@@ -92,7 +93,7 @@ func (r *Reader) Read(ctx context.Context, ask Ask) Facts {
 	f.NCCLConf = r.confs(home, ask.ConfFile)
 	f.Driver = strings.TrimSpace(r.text("/sys/module/nvidia/version"))
 	if v := parseDriver(r.text("/proc/driver/nvidia/version")); v != "" {
-		f.Driver = v // what runs, whatever lies on the disk
+		f.Driver = v // the running driver, whatever is installed on the disk
 	}
 	f.Packages = r.packages(home)
 	if ok, err := r.cfg.Synchronised(); err == nil {
@@ -117,13 +118,14 @@ func (f *Facts) trouble(err error) {
 	}
 }
 
-// maxFile bounds what is read of one file, in bytes: a fifo or a disk in a file's place must not fill the memory.
+// maxFile bounds what is read of one file, in bytes: a fifo or a block device in its place must not fill the
+// memory.
 const maxFile = 1 << 20
 
-// at is the place of a path of the node's.
+// at is a path of the node below Root.
 func (r *Reader) at(path string) string { return filepath.Join(r.cfg.Root, path) }
 
-// text reads an ordinary file, or nothing. A fifo in its place does not stop the reading.
+// text reads a regular file, or nothing. A fifo in its place does not block.
 func (r *Reader) text(path string) string {
 	f, err := os.OpenFile(r.at(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -142,7 +144,7 @@ func (r *Reader) text(path string) string {
 
 // glob gives the node's paths that match, sorted.
 func (r *Reader) glob(pattern string) []string {
-	found, _ := filepath.Glob(r.at(pattern)) // the only error is a pattern of ours
+	found, _ := filepath.Glob(r.at(pattern)) // fails only on a bad pattern, and these are ours
 	for i, p := range found {
 		rel, _ := filepath.Rel(r.cfg.Root, p)
 		found[i] = "/" + rel
@@ -226,7 +228,8 @@ func (r *Reader) confs(home, named string) []Conf {
 	return out
 }
 
-// packages finds libraries by the names of their files: to run each Python would take seconds, and there may be many.
+// packages finds libraries by the names of their files: there may be many Pythons, and running each would take
+// seconds.
 func (r *Reader) packages(home string) []Package {
 	var out []Package
 	add := func(p Package) {
@@ -261,7 +264,7 @@ func (r *Reader) packages(home string) []Package {
 	return out
 }
 
-// disks measures the folders, or the nearest one above that is there.
+// disks measures the folders, or their nearest existing parent.
 func (r *Reader) disks(f *Facts) error {
 	var all error
 	for _, what := range slices.Sorted(maps.Keys(r.cfg.Disks)) {
@@ -285,7 +288,7 @@ func (r *Reader) disks(f *Facts) error {
 // systemPath is what a login's PATH usually begins with; a user's own tools come before it.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// programs lists every sparkrun in the user's PATH, first come first, and where pipx and uv put one.
+// programs lists every sparkrun in the user's PATH, in its order, and where pipx and uv install one.
 func (r *Reader) programs(path, home string) []Program {
 	if path == "" {
 		path = systemPath
@@ -315,7 +318,7 @@ func (r *Reader) programs(path, home string) []Program {
 	return out
 }
 
-// head is the beginning of a file, which may be large.
+// head is the beginning of a file that may be large.
 func head(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -327,7 +330,7 @@ func head(path string) string {
 	return string(b[:n])
 }
 
-// logind tells what happens to shared memory at log-out. RemoveIPC is on unless a file says no.
+// logind reads what happens to shared memory at logout. RemoveIPC is on unless a file says no.
 func (r *Reader) logind(f *Facts) {
 	if !r.exists("/run/systemd/seats") {
 		return // no logind runs
@@ -343,7 +346,8 @@ func (r *Reader) logind(f *Facts) {
 	f.RemoveIPC, f.Lingers = &removes, &lingers
 }
 
-// peerMem finds who loads nvidia-peermem at boot. Module names are written with - or _.
+// peerMem finds what loads nvidia-peermem at boot. Module names are written with - or
+// _.
 func (r *Reader) peerMem() []string {
 	var out []string
 	for _, path := range append([]string{"/etc/modules"},

@@ -41,7 +41,7 @@ func (r *Reader) uuids() map[string]string {
 
 var nvmeDisk = regexp.MustCompile(`^nvme(\d+)(c\d+)?n\d+`)
 
-// transport says how a disk is reached: through the layers of device mapper and md to what lies beneath.
+// transport says how a disk is reached, through the layers of device mapper and md.
 func (r *Reader) transport(device string, depth int) string {
 	if m := nvmeDisk.FindStringSubmatch(device); m != nil {
 		// With native multipath the disk belongs to a subsystem, whose controllers have the transport.

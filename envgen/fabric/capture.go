@@ -13,19 +13,21 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// Capture is one read of a node with everything it looked at, so that the same read can be done again elsewhere.
+// Capture is one read of a node with all the files it used, so that the same read can be repeated elsewhere.
 type Capture struct {
-	// Inventory is what the reader made of it.
+	// Inventory is the result of that read.
 	Inventory envgen.Inventory
-	// Links are what the kernel's network stack said.
+	// Links are as the kernel's network stack listed them.
 	Links []Link
-	// Routes are the routes of all tables, for people: of them the reader takes the default ones, which are in Links.
+	// Routes are the routes of all tables, for people: the reader itself uses only the default ones, which are in
+	// Links.
 	Routes []Route
 	// Tree is the part of sysfs that was read.
 	Tree *Tree
 }
 
-// Capture reads the node and keeps what it read: about 300 small files on a Spark, counters included.
+// Capture reads the node and keeps what it read: about 300 small files on a Spark, including the
+// counters.
 func (r *Reader) Capture(ctx context.Context) (Capture, error) {
 	rec := &recorder{from: r.sysfs.fsys, tree: newTree()}
 	var links []Link
@@ -49,8 +51,8 @@ func (r *Reader) Capture(ctx context.Context) (Capture, error) {
 }
 
 // Names of a capture's files. Below treeFolder lies the tree: each file under the path by which it was read, which
-// leads through symbolic links, so that one path may be a link's and a folder's. What the links said, and which names
-// the folders listed, is in files of its own.
+// leads through symbolic links, so that one path may be both a link and a folder. The targets of the links and the
+// listings of the folders are in files of their own.
 const (
 	treeFolder    = "sys/"
 	symlinksFile  = "sys-symlinks.json"
@@ -60,7 +62,7 @@ const (
 	inventoryFile = "inventory.json"
 )
 
-// Files gives the capture as files by path. OpenCapture reads them.
+// Files gives the capture as files by path, for OpenCapture.
 func (c Capture) Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for name, v := range map[string]any{
@@ -79,8 +81,8 @@ func (c Capture) Files() (map[string][]byte, error) {
 	return files, nil
 }
 
-// OpenCapture reads what Files wrote. Files of other names are not looked at. The inventory is what the capture says
-// it was; Reader makes it anew.
+// OpenCapture reads what Files wrote, and ignores other files. The inventory is the one in the capture; Reader
+// derives it anew.
 func OpenCapture(files map[string][]byte) (Capture, error) {
 	c := Capture{Tree: newTree()}
 	for name, to := range map[string]any{
@@ -103,7 +105,8 @@ func OpenCapture(files map[string][]byte) (Capture, error) {
 	return c, nil
 }
 
-// Reader reads the capture in place of a machine: the same rules, the same answer.
+// Reader reads the capture in place of a machine: by the same rules, with the same
+// result.
 func (c Capture) Reader() (*Reader, error) {
 	return New(Config{
 		FS:       c.Tree,
@@ -113,7 +116,8 @@ func (c Capture) Reader() (*Reader, error) {
 	})
 }
 
-// recorder passes reads on and keeps their answers. What failed is not kept: in the tree it fails too.
+// recorder passes reads on and keeps the results. A read that failed is not kept: it fails in the tree
+// too.
 type recorder struct {
 	from fs.ReadLinkFS
 	mu   sync.Mutex
@@ -126,11 +130,11 @@ func (r *recorder) keep(fn func(*Tree)) {
 	fn(r.tree)
 }
 
-// Open implements fs.FS; the reader uses the other methods only.
+// Open implements fs.FS; the reader uses only the other methods.
 func (r *recorder) Open(name string) (fs.File, error) { return r.from.Open(name) }
 
-// ReadFile implements fs.ReadFileFS. Rows of a GID table that are empty, a thousand on a Spark, are left out: the
-// reader takes a row that is missing for the same.
+// ReadFile implements fs.ReadFileFS. The empty rows of a GID table, a thousand on a Spark, are left out: for the
+// reader a missing row is an empty one.
 func (r *recorder) ReadFile(name string) ([]byte, error) {
 	content, err := fs.ReadFile(r.from, name)
 	if err != nil {
@@ -174,7 +178,7 @@ func (r *recorder) Lstat(name string) (fs.FileInfo, error) {
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0:
-		_, _ = r.ReadLink(name) // one that cannot be read is kept as one that is not there
+		_, _ = r.ReadLink(name) // a link that cannot be read is kept as missing
 	case info.IsDir():
 		r.keep(func(t *Tree) {
 			if _, listed := t.folders[name]; !listed {

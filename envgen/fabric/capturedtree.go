@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Tree is a captured part of sysfs. It answers by the paths that were asked and knows of nothing else.
+// Tree is a captured part of sysfs. It has only the paths that were read.
 type Tree struct {
 	files    map[string][]byte
 	symlinks map[string]string   // path -> target
@@ -25,7 +25,8 @@ var _ interface {
 	fs.ReadLinkFS
 } = (*Tree)(nil)
 
-// Open implements fs.FS. A tree's files have no more than their content: read them by ReadFile.
+// Open implements fs.FS. A tree's files have no more than their content: read them with
+// ReadFile.
 func (t *Tree) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTSUP}
 }
@@ -85,7 +86,7 @@ func (t *Tree) info(name string) treeInfo {
 	return i
 }
 
-// treeInfo is what a captured tree knows of a name.
+// treeInfo is what a captured tree knows about a name.
 type treeInfo struct {
 	name string
 	size int64

@@ -15,26 +15,26 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// Reading is what all counters of the node's RDMA devices showed at one moment.
+// Reading is the state of all counters of the node's RDMA devices at one moment.
 type Reading struct {
 	At time.Time
 	// Counts are by device, then by file name; each only rises, until the device is reset.
 	Counts map[string]map[string]uint64
 }
 
-// counterFolders hold one number a file: the IB-defined counters of the port, and the vendor's beside them (mlx5:
+// counterFolders hold one number per file: the IB-defined counters of the port, and the vendor's (mlx5:
 // packet_seq_err, out_of_sequence, rnr_nak_retry_err, roce_adp_retrans, ...). No name is in both.
 var counterFolders = []string{"counters", "hw_counters"}
 
-// Counters reads the counters of every RDMA device. On real hardware each of the vendor's is a question to the card's
-// firmware, which the kernel repeats every 10 ms at most (hw_counters/lifespan): ask seldom. A counter that cannot be
-// read is left out.
+// Counters reads the counters of every RDMA device. On real hardware each read of a vendor's counter is a request
+// to the card's firmware, which the kernel sends at most every 10 ms (hw_counters/lifespan): call it seldom. A
+// counter that cannot be read is left out.
 func (r *Reader) Counters() Reading {
 	return Reading{At: time.Now(), Counts: r.sysfs.counters()}
 }
 
 // Bytes are what each interface of this network namespace has received and sent since it came up, as rx_bytes and
-// tx_bytes. RDMA's are not among them. It asks the kernel, whatever the sysfs root is.
+// tx_bytes; RDMA traffic is not included. It asks the kernel, whatever the sysfs root is.
 func (r *Reader) Bytes(ctx context.Context) (map[string]map[string]uint64, error) {
 	found, err := dump(ctx, netlink.LinkList)
 	if err != nil {
@@ -88,13 +88,13 @@ func (s sysfs) counterFolder(dir string, into map[string]uint64) {
 	}
 }
 
-// parseCounter reads one counter; a port without the InfiniBand agent that counts says "N/A (no PMA)".
+// parseCounter reads one counter; a port that has no such counter says "N/A (no PMA)".
 func parseCounter(text string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(text), 10, 64)
 }
 
 // Since gives what each device counted between two readings, by device name. A counter that is lower now was reset
-// between them, and what it shows has come since.
+// in between, and has counted what it shows since then.
 func (now Reading) Since(before Reading) []envgen.Counters {
 	var out []envgen.Counters
 	for _, device := range slices.Sorted(maps.Keys(now.Counts)) {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirFS is the tree below a directory. It exists beside os.DirFS for speed alone: a sysfs file is small and its
-// size is not to be trusted, so that open, one read and close do, which is half the system calls. A GID table has
-// 256 rows a device and is read every few seconds.
+// dirFS is the tree below a directory. It is used in place of os.DirFS only for speed: a sysfs file is small and
+// its stated size is meaningless, so that open, one read and close are enough, half the system calls. A GID table
+// has 256 rows for each device and is read every few seconds.
 type dirFS string
 
 var _ interface {
@@ -60,8 +60,8 @@ func readAt(folder int, name string) ([]byte, error) {
 	return slices.Clone(page[:n]), nil
 }
 
-// openFolder gives a reader of the files of one folder, which saves walking the whole path for each: a third of the
-// time of a full read. close must be called.
+// openFolder gives a reader of the files of one folder, which avoids walking the whole path for each of them: a
+// third of the time of a full read. close must be called.
 func (d dirFS) openFolder(name string) (read func(file string) ([]byte, error), close func(), err error) {
 	full, err := d.path("open", name)
 	if err != nil {

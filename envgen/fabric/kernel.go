@@ -13,14 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dumpTries bounds the repeats of a dump that the kernel says changed under the reader. Each is a fresh, whole one.
-const dumpTries = 5
+// dumpAttempts bounds how often a dump is repeated that the kernel marks as changed while it was read. Each is a
+// complete new one.
+const dumpAttempts = 5
 
-// dump repeats a netlink listing until it is of one moment.
+// dump repeats a netlink listing until it is consistent.
 func dump[T any](ctx context.Context, list func() (T, error)) (T, error) {
 	for try := 1; ; try++ {
 		result, err := list()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == dumpTries {
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == dumpAttempts {
 			return result, err
 		}
 		if ctx.Err() != nil {
@@ -61,7 +62,7 @@ func assemble(found []netlink.Link, addrs []netlink.Addr, routes []netlink.Route
 			links[i].Carrier = new(a.RawFlags&unix.IFF_LOWER_UP != 0)
 		}
 	}
-	// An address that is still being tested, has failed the test or is a privacy address of the day is no address
+	// An address that is still being tested, has failed the test, or is temporary (privacy extensions) is not one
 	// to be reached by.
 	const passing = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED
 	for _, a := range addrs {
@@ -88,7 +89,8 @@ func assemble(found []netlink.Link, addrs []netlink.Addr, routes []netlink.Route
 	return links
 }
 
-// kernelRoutes lists the routes of all tables but the local one, which only repeats the addresses.
+// kernelRoutes lists the routes of all tables except the local one, which only repeats the
+// addresses.
 func kernelRoutes(ctx context.Context) ([]Route, error) {
 	found, err := dump(ctx, func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
@@ -157,8 +159,8 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	return p, p.IsValid()
 }
 
-// kernelEvents pokes after each message about links, addresses and routes. What the message says is not looked at:
-// the reader asks for the whole, and a lost message (ENOBUFS) is then as good as one received.
+// kernelEvents pokes after each message about links, addresses and routes. The content of the message does not
+// matter, since the reader reads everything; so a lost message (ENOBUFS) is as good as a received one.
 func kernelEvents(ctx context.Context, poke func()) error {
 	sock, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
@@ -171,7 +173,7 @@ func kernelEvents(ctx context.Context, poke func()) error {
 			sock.Close()
 		}
 	}()
-	poke() // what happened before the subscription had no listener
+	poke() // for changes before the subscription
 	for {
 		_, _, err := sock.Receive()
 		switch {

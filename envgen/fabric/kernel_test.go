@@ -161,8 +161,8 @@ func TestDumpRepeats(t *testing.T) {
 		t.Errorf("got %d, %v after %d calls", got, err, calls)
 	}
 	calls = 0
-	if _, err := dump(t.Context(), func() (int, error) { calls++; return 0, netlink.ErrDumpInterrupted }); !errors.Is(err, netlink.ErrDumpInterrupted) || calls != dumpTries {
-		t.Errorf("%v after %d calls, want the interruption after %d", err, calls, dumpTries)
+	if _, err := dump(t.Context(), func() (int, error) { calls++; return 0, netlink.ErrDumpInterrupted }); !errors.Is(err, netlink.ErrDumpInterrupted) || calls != dumpAttempts {
+		t.Errorf("%v after %d calls, want the interruption after %d", err, calls, dumpAttempts)
 	}
 	calls = 0
 	if _, err := dump(t.Context(), func() (int, error) { calls++; return 0, unix.EPERM }); !errors.Is(err, unix.EPERM) || calls != 1 {

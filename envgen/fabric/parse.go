@@ -9,8 +9,8 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// parseState reads ports/N/state and phys_state, "4: ACTIVE" and "5: LinkUp": the word after the number. Newer
-// kernels add states, so that the word is not checked against a list.
+// parseState reads ports/N/state and phys_state, "4: ACTIVE" and "5: LinkUp": the word after the number. It is
+// not checked against a list, since newer kernels add states.
 func parseState(text string) (string, error) {
 	number, word, ok := strings.Cut(strings.TrimSpace(text), ": ")
 	if _, err := strconv.ParseUint(number, 10, 8); err != nil || !ok || word == "" || strings.ContainsAny(word, "\n:") {
@@ -19,14 +19,14 @@ func parseState(text string) (string, error) {
 	return word, nil
 }
 
-// maxMbps bounds every rate: 100 Tb/s, far above any link, far below what overflows.
+// maxMbps bounds every rate: 100 Tb/s is far above any link, and far below an overflow.
 const maxMbps = 100_000_000
 
 // parseRate reads ports/N/rate, "200 Gb/sec (2X NDR)" or "2.5 Gb/sec (1X SDR)", as Mb/s.
 func parseRate(text string) (int, error) {
 	number, rest, ok := strings.Cut(strings.TrimSpace(text), " Gb/sec")
 	gbps, err := strconv.ParseFloat(number, 64)
-	// The comparison is written so that NaN fails it.
+	// NaN fails this comparison, which its negation would not.
 	if !ok || err != nil || !(gbps >= 0 && gbps*1000 <= maxMbps) || rest != "" && !strings.HasPrefix(rest, " (") {
 		return 0, fmt.Errorf("parse port rate %q: want a line such as \"200 Gb/sec (4X HDR)\"", text)
 	}
@@ -68,8 +68,8 @@ func parseLinkSpeed(text string) (float64, error) {
 	return gtps, nil
 }
 
-// parseLinkWidth reads current_link_width: the number of lanes. A device without a link says 0 or, in some kernels,
-// 63 or 255.
+// parseLinkWidth reads current_link_width: the number of lanes. For a device without a link it is 0 or, in some
+// kernels, 63 or 255.
 func parseLinkWidth(text string) (int, error) {
 	lanes, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil || lanes < 1 || lanes > 32 {

@@ -17,26 +17,26 @@ import (
 
 // ProbeConfig says who probes and with which keys.
 type ProbeConfig struct {
-	// Cluster is the cluster's id, Node this node's, Host its name: 1 to 64 bytes of printable text each. Frames of
-	// another cluster come from strangers.
+	// Cluster is the cluster's id, Node this node's, Host its name: 1 to 64 bytes of printable text each. Frames
+	// with another cluster's id come from non-members.
 	Cluster string
 	Node    string
 	Host    string
 	// Boot is the id of this boot of the machine (Reader.BootID). Only a digest of it is sent.
 	Boot string
-	// Keys gives the cluster's secrets, at least one: the first signs, all are accepted. It is asked again every
-	// KeysEvery, so that a rotation needs no restart.
+	// Keys gives the cluster's secrets, at least one: the first signs, all are accepted. It is called again
+	// every KeysEvery, so that a rotation needs no restart.
 	Keys func() ([][]byte, error)
-	// KeysEvery: 0 means 30 s. Within that time after a new key was added everywhere it may be made the first.
+	// KeysEvery: 0 means 30 s. That long after a new key was added everywhere, it may become the first.
 	KeysEvery time.Duration
 	// Open opens a NIC for one EtherType; nil means a packet socket, which needs CAP_NET_RAW.
 	Open func(nic envgen.NIC, etherType uint16) (Wire, error)
-	// Log hears what keeps the probe from working; nil discards.
+	// Log gets what keeps the probe from working; nil discards.
 	Log *slog.Logger
 }
 
 // Probe finds out what is cabled to what: on each of the node's fabric NICs it tells members at the other end which
-// port of which node this is, and learns the same of them.
+// port of which node this is, and learns the same from them.
 type Probe struct {
 	cfg    ProbeConfig
 	mu     sync.Mutex
@@ -44,7 +44,7 @@ type Probe struct {
 	poke   chan struct{}
 }
 
-// NewProbe checks the configuration. Nothing is sent before Run.
+// NewProbe checks the configuration. It sends nothing; Run does.
 func NewProbe(cfg ProbeConfig) (*Probe, error) {
 	for _, text := range []struct{ what, value string }{{"cluster", cfg.Cluster}, {"node", cfg.Node}, {"host", cfg.Host}} {
 		if text.value == "" || len(text.value) > maxText || !plain.Is(text.value) {
@@ -67,27 +67,27 @@ func NewProbe(cfg ProbeConfig) (*Probe, error) {
 	return &Probe{cfg: cfg, poke: make(chan struct{}, 1)}, nil
 }
 
-// Follow takes the node's inventory whenever it has changed: Run opens the fabric NICs that have a carrier and closes
-// the others. It never blocks, and may be called before Run and by any goroutine.
+// Follow takes the node's inventory whenever that has changed: Run then opens the fabric NICs that have a carrier
+// and closes the others. It never blocks; any goroutine may call it, also before Run.
 func (p *Probe) Follow(inv envgen.Inventory) {
 	p.mu.Lock()
 	p.latest = inv
 	p.mu.Unlock()
 	select {
 	case p.poke <- struct{}{}:
-	default: // one is pending, and will see this inventory
+	default: // a wake-up is pending, and will find this inventory
 	}
 }
 
-// Run probes until ctx ends and returns its cause. changed is told what is known at first and whenever that has
-// changed, by one goroutine, one call at a time. What the kernel refuses is said in Cabling.Trouble and in the log
-// once; it never ends Run.
+// Run probes until ctx ends and returns its cause. It calls changed with what is known at first and after each
+// change, from one goroutine, one call at a time. What the kernel refuses is reported once, in Cabling.Trouble and
+// in the log; it never ends Run.
 func (p *Probe) Run(ctx context.Context, changed func(envgen.Cabling)) error {
 	r := &probing{
 		cfg: p.cfg, changed: changed, in: make(chan heard, 64),
 		ears: map[string]*openEar{}, ours: map[session]string{}, ports: map[string]time.Time{}, own: map[mac]bool{},
 		retry: map[string]time.Time{}, said: map[string]bool{}, dirty: true,
-		// An agent before this one may have spoken just now.
+		// A predecessor of this agent may have sent just now.
 		quietUntil: time.Now().Add(probeBeat),
 	}
 	defer r.closeAll()
@@ -111,13 +111,13 @@ func (p *Probe) Run(ctx context.Context, changed func(envgen.Cabling)) error {
 }
 
 const (
-	// tellDelay gathers what changes at once, as when a switch comes up.
+	// tellDelay combines simultaneous changes, as when a switch comes up.
 	tellDelay = 100 * time.Millisecond
-	// reopenDelay is how long a NIC whose socket broke is left alone.
+	// reopenDelay is the pause before a NIC whose socket broke is opened again.
 	reopenDelay = probeBeat
 )
 
-// probing is one Run: all of it belongs to that goroutine, but for the channel.
+// probing is the state of one Run; only its goroutine uses it, except the channel.
 type probing struct {
 	cfg     ProbeConfig
 	changed func(envgen.Cabling)
@@ -126,15 +126,15 @@ type probing struct {
 	inv    envgen.Inventory
 	own    map[mac]bool // of all our interfaces
 	keys   *keyring
-	keysAt time.Time // when to ask again
+	keysAt time.Time // when to call Keys again
 	ears   map[string]*openEar
-	ours   map[session]string   // of the ears: session -> slot
-	ports  map[string]time.Time // slot -> when it may send next
-	retry  map[string]time.Time // NIC -> not before
+	ours   map[session]string   // our open sessions -> slot
+	ports  map[string]time.Time // slot -> earliest next frame
+	retry  map[string]time.Time // NIC -> earliest next attempt
 
 	quietUntil time.Time
 
-	denied  bool // by the kernel, for good
+	denied  bool // by the kernel, permanently
 	trouble string
 	said    map[string]bool
 
@@ -160,21 +160,22 @@ type heard struct {
 	err     error
 }
 
-// take believes a frame or not.
+// take evaluates a frame.
 func (r *probing) take(h heard, now time.Time) {
 	e := h.ear
 	if r.ears[e.nic.Name] != e {
-		return // was on its way when the NIC was closed
+		return // it arrived while the NIC was being closed
 	}
 	if h.err != nil {
-		// Set down or taken away: the inventory will say so. Anything else gets another try.
+		// Set down or removed: the inventory will say so. After any other error it is opened
+		// again.
 		r.cfg.Log.Debug("lost the cable probe's socket", "nic", e.nic.Name, "err", h.err)
 		r.close(e)
 		r.retry[e.nic.Name] = now.Add(reopenDelay)
 		return
 	}
 	if h.arp {
-		r.notice(e, h.from, envgen.StrangerARP, now)
+		r.notice(e, h.from, envgen.NonMemberARP, now)
 		return
 	}
 	f, err := r.keys.open(h.payload)
@@ -182,21 +183,22 @@ func (r *probing) take(h heard, now time.Time) {
 	case err == nil:
 		r.dirty = e.hear(f, r.cfg.Node, r.ours, now) || r.dirty
 	case errors.Is(err, errNotProbe):
-	case errors.Is(err, errStranger):
-		r.notice(e, h.from, envgen.StrangerProbe, now)
-	default: // forged, newer or broken: believed in nothing
+	case errors.Is(err, errOtherCluster):
+		r.notice(e, h.from, envgen.NonMemberProbe, now)
+	default: // forged, newer or broken: ignored
 		r.sayOnce("drop a cable probe", e.nic.Name+h.from.String()+err.Error(), "nic", e.nic.Name, "from", h.from, "err", err)
 	}
 }
 
-// notice leaves out what a twin or another port of ours sent, on the same switch.
+// notice handles a frame that proves nothing, except one from a twin or another port of
+// ours on the same switch.
 func (r *probing) notice(e *openEar, from mac, how string, now time.Time) {
 	if !r.own[from] {
 		r.dirty = e.notice(from, how, now) || r.dirty
 	}
 }
 
-// follow opens and closes NICs as the inventory has them.
+// follow opens and closes NICs by the inventory.
 func (r *probing) follow(now time.Time) {
 	clear(r.own)
 	for _, n := range r.inv.NICs {
@@ -229,7 +231,8 @@ func (r *probing) follow(now time.Time) {
 	}
 }
 
-// openMissing opens the NICs that have a carrier and no socket, and gives the next time to try.
+// openMissing opens the NICs that have a carrier and no socket, and gives the time of the next
+// attempt.
 func (r *probing) openMissing(now time.Time) (next time.Time) {
 	if r.denied || r.keys == nil {
 		return next
@@ -245,7 +248,7 @@ func (r *probing) openMissing(now time.Time) (next time.Time) {
 		}
 		err := r.open(c, now)
 		switch {
-		case isDenied(err): // there is nothing to try again
+		case isDenied(err): // trying again is useless
 			r.denied, r.dirty = true, true
 			r.trouble = "the cable probe may not open packet sockets: run the agent as root or with CAP_NET_RAW, and allow it AF_PACKET"
 			r.cfg.Log.Warn("cannot probe cables; cabling stays unknown", "remedy", r.trouble, "err", err)
@@ -285,7 +288,7 @@ func (r *probing) open(c envgen.CableNIC, now time.Time) error {
 	return nil
 }
 
-// sayOnce warns of one thing once; what is different each time is bounded too.
+// sayOnce logs each warning once, for a bounded number of keys.
 func (r *probing) sayOnce(message, key string, args ...any) {
 	if r.said[key] || len(r.said) >= 100 {
 		return
@@ -311,8 +314,8 @@ func (r *probing) closeAll() {
 	}
 }
 
-// pump passes on what a socket receives, no more than a fabric of our size can send: under a flood the kernel throws
-// away, which costs nothing.
+// pump passes on what a socket receives, at most as much as a fabric of our size can send: in a flood the kernel
+// drops the rest, which costs nothing.
 func (r *probing) pump(e *openEar, w Wire, arp bool) {
 	perSecond := 512
 	if arp {
@@ -346,7 +349,8 @@ func (r *probing) pump(e *openEar, w Wire, arp bool) {
 	}
 }
 
-// tick does what is due and gives the time when something is again, zero if nothing is.
+// tick does what is due and gives the time when something is due next; zero if nothing
+// is.
 func (r *probing) tick(now time.Time) (next time.Time) {
 	if !r.keysAt.After(now) {
 		r.loadKeys()
@@ -364,7 +368,7 @@ func (r *probing) tick(now time.Time) (next time.Time) {
 	}
 	if r.tellAt.IsZero() {
 		r.tellAt = now
-		if r.last != nil { // what is known at first is told at once
+		if r.last != nil { // the first state is told without delay
 			r.tellAt = now.Add(tellDelay)
 		}
 	}
@@ -376,8 +380,9 @@ func (r *probing) tick(now time.Time) (next time.Time) {
 	return next
 }
 
-// send lets each port speak whose beat has come: the twin that has been silent for longest. A NIC that came up speaks
-// at once if its port has been silent for a beat, else at the port's next; so does one that has a new neighbour.
+// send sends for each port whose beat has come, on the twin that has been silent for longest. A NIC that came up
+// sends at once if its port has been silent for a beat, otherwise at the port's next beat; so does one with a new
+// neighbour.
 func (r *probing) send(now time.Time) (next time.Time) {
 	turn := map[string]*openEar{}
 	twins := map[string]int{}
@@ -397,7 +402,8 @@ func (r *probing) send(now time.Time) (next time.Time) {
 		next = sooner(next, r.ports[slot])
 		f := e.next(frame{node: r.cfg.Node, host: r.cfg.Host, boot: shortDigest(r.cfg.Boot)}, twins[slot], now)
 		if err := e.wires[0].Send(r.keys.seal(f)); err != nil {
-			// Lost, as on a wire. A socket that is broken tells its Receive too.
+			// It is lost, as on a wire. If the socket is broken, Receive reports it
+			// too.
 			r.cfg.Log.Debug("cable probe not sent", "nic", e.nic.Name, "err", err)
 		}
 	}
@@ -419,7 +425,7 @@ func (r *probing) loadKeys() {
 	}
 	if err != nil {
 		r.sayOnce("cannot load the cable probe's keys", err.Error(), "err", err)
-		if r.keys == nil { // else the old ones stay
+		if r.keys == nil { // otherwise the old keys are kept
 			r.trouble, r.dirty = err.Error(), true
 		}
 		return

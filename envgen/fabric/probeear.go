@@ -14,36 +14,38 @@ import (
 const (
 	// probeBeat is the least time between two frames of one physical port, whichever twin sends.
 	probeBeat = 2 * time.Second
-	// probeJitter is the most a port waits longer, by chance: neighbours that came up in one instant do not go on
-	// talking past each other, and a switch's do not all talk at once.
+	// probeJitter is the most that a port waits longer, at random: neighbours that came up at the same moment
+	// must not keep missing each other, and the ports on a switch must not all send at once.
 	probeJitter = 100 * time.Millisecond
-	// probeSlack is added to every deadline, for the jitter of missedBeats frames and for timers, which are late.
+	// probeSlack is added to every deadline, for the jitter of missedBeats frames and for late timers.
 	probeSlack = 500 * time.Millisecond
-	// missedBeats is after how many times of what a neighbour announced its silence means that it is gone.
+	// missedBeats is how many announced intervals a neighbour must be silent before it counts as gone.
 	missedBeats = 3
-	// silenceSpeaks is how long a NIC listens before its silence says that nobody is there: two ports that come up in
-	// one instant know each other after 4.3 s.
+	// silenceSpeaks is how long a NIC listens before its silence means that nobody is there: two ports that come up
+	// at the same moment know each other after 4.3 s.
 	silenceSpeaks = missedBeats*probeBeat + probeSlack
-	// maxEvery bounds what a neighbour may announce, and with it how long it stays seen.
+	// maxEvery bounds the interval that a neighbour may announce, and so how long it
+	// stays seen.
 	maxEvery = 30 * time.Second
-	// goneStay is how long a neighbour's counter outlives its sighting: longer than any proof lasts, so that a
-	// recording of it proves nothing.
+	// goneStay is how long a neighbour's counter is kept after its sighting: longer than any proof is valid,
+	// so that a replayed recording proves nothing.
 	goneStay = (1+missedBeats)*maxEvery + 2*probeSlack
-	// maxNeighbours bounds one NIC's memory, maxUnproven what of it recordings can fill: each costs room for an echo.
+	// maxNeighbours bounds one NIC's memory, maxUnproven the part of it that replayed recordings can fill: each
+	// needs room for an echo.
 	maxNeighbours = 1024
 	maxUnproven   = 128
-	// strangerGrace is how long a host goes on before it is called a stranger: a member that starts has proven itself
-	// by then. strangerStay is how long it is remembered.
-	strangerGrace = 15 * time.Second
-	strangerStay  = 10 * time.Minute
-	// maxStrangers is how many of a NIC are told: members whose agent does not run are among them, and one more is
-	// enough to know. maxFaces bounds those watched.
-	maxStrangers = 16
-	maxFaces     = 64
+	// nonMemberGrace is how long a host must send before it counts as a non-member: a member that starts has proven
+	// itself by then. nonMemberStay is how long it is remembered.
+	nonMemberGrace = 15 * time.Second
+	nonMemberStay  = 10 * time.Minute
+	// maxNonMembers is how many are reported for a NIC: members whose agent does not run are among them, and one
+	// more is enough to know. maxFaces bounds those watched.
+	maxNonMembers = 16
+	maxFaces      = 64
 )
 
-// ear is what one NIC has heard and said, from the moment it was opened. It has no clock and no lock: one goroutine
-// tells it what happens when.
+// ear is what one NIC has heard and sent since it was opened. It has no clock and no lock: one goroutine tells it
+// what happens when.
 type ear struct {
 	nic     envgen.NIC
 	slot    string
@@ -51,18 +53,18 @@ type ear struct {
 	session session
 
 	sent     counter
-	sentAt   [64]time.Time // by counter, the newest: an older proof is none
+	sentAt   [64]time.Time // by counter, the newest only: older frames prove nothing
 	lastSent time.Time
-	every    time.Duration // as announced last
-	turn     int           // where the next frame's echoes begin
+	every    time.Duration // as last announced
+	turn     int           // which echo the next frame begins with
 
-	// young is true until youngUntil: silence says nothing yet.
+	// young is true until youngUntil: until then silence means nothing.
 	young      bool
 	youngUntil time.Time
 
 	heard   map[session]*neighbour
 	faces   map[mac]*face
-	members map[mac]bool // proved themselves to us once
+	members map[mac]bool // have proven themselves here once
 }
 
 // neighbour is another port's session.
@@ -73,8 +75,8 @@ type neighbour struct {
 	peer    envgen.Neighbour
 	clone   bool
 
-	// proven is true while it is sighted. provenBy is when we sent the newest frame of ours that it echoed; zero while
-	// it never has. since is when it was proven first.
+	// proven is true while the neighbour is sighted. provenBy is when we sent the newest of our frames that it
+	// echoed; zero while it has echoed none. since is when it was first proven.
 	proven   bool
 	provenBy time.Time
 	since    time.Time
@@ -82,14 +84,14 @@ type neighbour struct {
 	gone bool
 }
 
-// face is a MAC that frames came from which proved nothing.
+// face is a MAC that sent frames which proved nothing.
 type face struct {
 	first, last time.Time
 	how         string
 	told        bool
 }
 
-// newSession draws what nobody can guess: who knows it has heard us.
+// newSession draws a random session: whoever knows it has heard us.
 func newSession() session {
 	var nonce [8]byte
 	rand.Read(nonce[:]) // never fails
@@ -101,8 +103,8 @@ func newEar(n envgen.CableNIC, m mac, s session) *ear {
 		heard: map[session]*neighbour{}, faces: map[mac]*face{}, members: map[mac]bool{}}
 }
 
-// next fills in what only the ear knows of its next frame: number, beat and echoes. twins is how many NICs share the
-// port's beat.
+// next fills in what only the ear knows about its next frame: counter, interval and echoes. twins is how many NICs
+// share the port's beat.
 func (e *ear) next(f frame, twins int, now time.Time) frame {
 	e.sent++
 	e.sentAt[int(e.sent)%len(e.sentAt)] = now
@@ -115,7 +117,8 @@ func (e *ear) next(f frame, twins int, now time.Time) frame {
 		}
 	}
 	slices.Sort(all)
-	// More than one frame holds go in turn, and the announced time says so.
+	// Where one frame cannot hold all echoes, frames take turns, and the announced
+	// interval says so.
 	rounds := max(1, (len(all)+maxEchoes-1)/maxEchoes)
 	e.every = probeBeat * time.Duration(twins*rounds)
 	if e.turn >= len(all) {
@@ -133,16 +136,16 @@ func (e *ear) next(f frame, twins int, now time.Time) frame {
 	return f
 }
 
-// hear takes a frame that a member signed, and reports whether the sightings may differ now. self and ours (this
-// node's open sessions, with their slots) tell this node's own ports from a clone.
+// hear takes a frame that a member signed, and reports whether the sightings may have changed. self and ours
+// (this node's open sessions, with their slots) tell this node's own ports from a clone.
 func (e *ear) hear(f frame, self string, ours map[session]string, now time.Time) bool {
 	slot, own := ours[f.session]
 	if own && slot == e.slot {
-		return false // our own frame thrown back, or our twin's by the switch: no cable
+		return false // our own frame sent back, or our twin's by the switch: no cable
 	}
 	n, known := e.heard[f.session]
 	if known && f.counter <= n.counter {
-		return false // heard before
+		return false // a repetition
 	}
 	if !known {
 		if !e.room() {
@@ -166,7 +169,8 @@ func (e *ear) hear(f frame, self string, ours map[session]string, now time.Time)
 	return n.proven && !sameNeighbour(was, n.peer)
 }
 
-// proof gives when we sent the frame that f echoes: f was made after that. Only who heard it knows its name.
+// proof gives when we sent the frame that f echoes: f was made after that. Only who heard that frame can
+// name it.
 func (e *ear) proof(f frame) (sentAt time.Time, ok bool) {
 	for _, heard := range f.echoes {
 		if heard.session == e.session && heard.counter > 0 && heard.counter <= e.sent &&
@@ -177,14 +181,14 @@ func (e *ear) proof(f frame) (sentAt time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// proofAge is how long a frame of ours proves that whoever echoes it is there now: until the neighbour should have
-// heard our next one, and missedBeats of its own.
+// proofAge is how long an echo of one of our frames proves that the neighbour is there: until it should have heard
+// our next frame, plus missedBeats of its own interval.
 func (e *ear) proofAge(n *neighbour) time.Duration {
 	return min(e.every, maxEvery) + missedBeats*n.every + probeSlack
 }
 
-// expiry is when the neighbour's state ends unless it speaks. A proof that is not renewed ends too: then it does not
-// hear us any more.
+// expiry is when the neighbour's state ends unless it sends again. A proof that is not renewed ends too: the
+// neighbour no longer hears us.
 func (e *ear) expiry(n *neighbour) time.Time {
 	if n.gone {
 		return n.heardAt.Add(goneStay)
@@ -196,8 +200,8 @@ func (e *ear) expiry(n *neighbour) time.Time {
 	return at
 }
 
-// welcome takes back what the newly proven neighbour was before its agent or its NIC started anew, so that its port
-// is not seen twice.
+// welcome removes the earlier session of a neighbour that is now proven anew, after its agent or its NIC restarted,
+// so that its port is not seen twice.
 func (e *ear) welcome(s session, n *neighbour, m mac) {
 	for other, old := range e.heard {
 		if other == s || !old.proven || old.peer.MAC != n.peer.MAC || old.peer.Node != n.peer.Node {
@@ -214,7 +218,7 @@ func (e *ear) welcome(s session, n *neighbour, m mac) {
 	}
 }
 
-// room makes room for one more neighbour that has proven nothing. Proven ones never make way for it.
+// room makes room for one more neighbour that has proven nothing. It never drops a proven one.
 func (e *ear) room() bool {
 	var oldest session
 	unproven := 0
@@ -233,8 +237,8 @@ func (e *ear) room() bool {
 	return len(e.heard) < maxNeighbours
 }
 
-// expire forgets who is silent. It gives the next time to look, zero if there is none, and whether the sightings, the
-// strangers or the meaning of silence differ now.
+// expire forgets silent neighbours. It gives the time of the next check, zero if there is none, and whether the
+// sightings, the non-members or the meaning of silence have changed.
 func (e *ear) expire(now time.Time) (next time.Time, changed bool) {
 	if e.young {
 		if e.young = e.youngUntil.After(now); e.young {
@@ -254,7 +258,7 @@ func (e *ear) expire(now time.Time) (next time.Time, changed bool) {
 		next = sooner(next, e.expiry(n))
 	}
 	for m, f := range e.faces {
-		if at := f.last.Add(strangerStay); at.After(now) {
+		if at := f.last.Add(nonMemberStay); at.After(now) {
 			next = sooner(next, at)
 			continue
 		}
@@ -264,7 +268,7 @@ func (e *ear) expire(now time.Time) (next time.Time, changed bool) {
 	return next, changed
 }
 
-// sooner is the earlier of two times, of which zero is none.
+// sooner is the earlier of two times; zero means none.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -272,10 +276,10 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// notice takes a frame that proves nothing, by where it came from, and reports whether the strangers differ now.
+// notice takes a frame that proves nothing, by its sender, and reports whether the non-members have changed.
 func (e *ear) notice(from mac, how string, now time.Time) bool {
 	if from[0]&1 != 0 || from == (mac{}) || e.members[from] {
-		return false // a group's address is no host's
+		return false // a group address is no host's
 	}
 	f, known := e.faces[from]
 	if !known {
@@ -286,11 +290,11 @@ func (e *ear) notice(from mac, how string, now time.Time) bool {
 		e.faces[from] = f
 	}
 	f.last = now
-	changed := f.told && how == envgen.StrangerProbe && f.how != how
-	if how == envgen.StrangerProbe { // says more than a question
+	changed := f.told && how == envgen.NonMemberProbe && f.how != how
+	if how == envgen.NonMemberProbe { // it says more than ARP does
 		f.how = how
 	}
-	if f.told || now.Sub(f.first) < strangerGrace || e.told() >= maxStrangers {
+	if f.told || now.Sub(f.first) < nonMemberGrace || e.told() >= maxNonMembers {
 		return changed
 	}
 	f.told = true
@@ -321,19 +325,19 @@ func (e *ear) cabling(c *envgen.Cabling) {
 	}
 	for m, f := range e.faces {
 		if f.told {
-			c.Strangers = append(c.Strangers, envgen.Stranger{NIC: e.nic.Name, Slot: e.slot, MAC: m.String(), Heard: f.how})
+			c.NonMembers = append(c.NonMembers, envgen.NonMember{NIC: e.nic.Name, Slot: e.slot, MAC: m.String(), Heard: f.how})
 		}
 	}
 }
 
-// sortCabling brings what several ears added into its order.
+// sortCabling sorts what several ears have added.
 func sortCabling(c *envgen.Cabling) {
 	slices.Sort(c.Probed)
 	slices.SortStableFunc(c.Sightings, func(a, b envgen.Sighting) int {
 		return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.Peer.Node, b.Peer.Node), cmp.Compare(a.Peer.NIC, b.Peer.NIC),
 			cmp.Compare(a.Peer.MAC, b.Peer.MAC), cmp.Compare(a.Peer.Boot, b.Peer.Boot), a.Since.Compare(b.Since))
 	})
-	slices.SortStableFunc(c.Strangers, func(a, b envgen.Stranger) int {
+	slices.SortStableFunc(c.NonMembers, func(a, b envgen.NonMember) int {
 		return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.MAC, b.MAC))
 	})
 }

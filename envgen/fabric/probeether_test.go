@@ -73,7 +73,7 @@ func (w *memWire) Send(payload []byte) error {
 	return nil
 }
 
-// deliver needs e.mu. from may be nil: a stranger.
+// deliver needs e.mu. from may be nil: a non-member.
 func (e *ether) deliver(from *socket, wire string, etherType uint16, p packet) {
 	if wire == "" {
 		return

@@ -73,8 +73,8 @@ func TestProbeReplay(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		wantWords(t, a)
-		if s := a.told().Strangers; len(s) != 0 {
-			t.Errorf("recordings are strangers: %+v", s)
+		if s := a.told().NonMembers; len(s) != 0 {
+			t.Errorf("recordings are non-members: %+v", s)
 		}
 		e.checkBeat(t)
 	})
@@ -152,8 +152,8 @@ func TestProbeForged(t *testing.T) {
 	})
 }
 
-// Another cluster on the wire, and hosts that only speak IPv4, are strangers, once they have gone on for a while.
-func TestProbeStrangers(t *testing.T) {
+// Another cluster on the wire, and hosts that only speak IPv4, are non-members, once they have gone on for a while.
+func TestProbeNonMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEther()
 		a, b := e.spark(t, "spark1"), e.spark(t, "spark2")
@@ -177,17 +177,17 @@ func TestProbeStrangers(t *testing.T) {
 			e.inject("sw", EtherTypeProbe, cluster2, other.seal(frame{every: 2 * time.Second, node: "n", host: "h", nic: "x", slot: "s", session: 7, counter: counter(i + 1)}))
 			if i == 0 {
 				time.Sleep(time.Second)
-				if s := a.told().Strangers; len(s) != 0 {
-					t.Errorf("called a stranger after a second: %+v", s)
+				if s := a.told().NonMembers; len(s) != 0 {
+					t.Errorf("called a non-member after a second: %+v", s)
 				}
 			}
 			time.Sleep(5 * time.Second)
 		}
-		want := []envgen.Stranger{
-			{NIC: port0[0], Slot: slot0, MAC: storage.String(), Heard: envgen.StrangerARP},
-			{NIC: port0[0], Slot: slot0, MAC: cluster2.String(), Heard: envgen.StrangerProbe},
+		want := []envgen.NonMember{
+			{NIC: port0[0], Slot: slot0, MAC: storage.String(), Heard: envgen.NonMemberARP},
+			{NIC: port0[0], Slot: slot0, MAC: cluster2.String(), Heard: envgen.NonMemberProbe},
 		}
-		if diff := cmp.Diff(want, a.told().Strangers); diff != "" {
+		if diff := cmp.Diff(want, a.told().NonMembers); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		wantWords(t, a, "01:00.0 enp1s0f0np0 spark2 enp1s0f0np0")
@@ -198,17 +198,17 @@ func TestProbeStrangers(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if now := a.changes(); now != told {
-			t.Errorf("told %d times of the same strangers", now-told)
+			t.Errorf("told %d times of the same non-members", now-told)
 		}
-		time.Sleep(strangerStay + time.Second)
-		if s := a.told().Strangers; len(s) != 0 {
-			t.Errorf("still there after %v of silence: %+v", strangerStay, s)
+		time.Sleep(nonMemberStay + time.Second)
+		if s := a.told().NonMembers; len(s) != 0 {
+			t.Errorf("still there after %v of silence: %+v", nonMemberStay, s)
 		}
 	})
 }
 
-// A member whose agent starts late was taken for a stranger at most for so long.
-func TestProbeStrangerJoins(t *testing.T) {
+// A member whose agent starts late was taken for a non-member at most for so long.
+func TestProbeNonMemberJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEther()
 		a, b := e.spark(t, "spark1"), e.spark(t, "spark2")
@@ -218,22 +218,22 @@ func TestProbeStrangerJoins(t *testing.T) {
 			e.inject("sw", EtherTypeARP, b.sockets[port0[0]].mac, nil)
 			time.Sleep(time.Second)
 		}
-		if s := a.told().Strangers; len(s) != 1 {
+		if s := a.told().NonMembers; len(s) != 1 {
 			t.Errorf("got %+v", s)
 		}
 		// The cluster knows it by its inventory.
 		views := []envgen.NodeView{{ID: a.id, Inventory: a.inv.WithCabling(a.told())}}
-		if s := envgen.Strangers(views)[a.id][slot0]; s == "" {
-			t.Error("the cluster does not know the stranger")
+		if s := envgen.NonMembers(views)[a.id][slot0]; s == "" {
+			t.Error("the cluster does not know the non-member")
 		}
-		if s := envgen.Strangers(append(views, envgen.NodeView{ID: b.id, Inventory: b.inv})); len(s) != 0 {
-			t.Errorf("a member is a stranger: %v", s)
+		if s := envgen.NonMembers(append(views, envgen.NodeView{ID: b.id, Inventory: b.inv})); len(s) != 0 {
+			t.Errorf("a member is a non-member: %v", s)
 		}
 		b.start()
 		e.plug("sw", b, port0[0])
 		time.Sleep(5 * time.Second)
-		if s := a.told().Strangers; len(s) != 0 {
-			t.Errorf("a neighbour is a stranger: %+v", s)
+		if s := a.told().NonMembers; len(s) != 0 {
+			t.Errorf("a neighbour is a non-member: %+v", s)
 		}
 	})
 }
@@ -322,7 +322,7 @@ func TestEarIsBounded(t *testing.T) {
 			}
 		}
 		hear(frame{every: maxEvery, session: session(1000 + i), counter: 1, node: "x", host: "x", nic: "x", slot: "x"})
-		e.notice(mac{0, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}, envgen.StrangerARP, now)
+		e.notice(mac{0, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}, envgen.NonMemberARP, now)
 		if len(e.heard) > maxUnproven+1 || len(e.faces) > maxFaces {
 			t.Fatalf("%d neighbours, %d faces", len(e.heard), len(e.faces))
 		}
@@ -332,7 +332,7 @@ func TestEarIsBounded(t *testing.T) {
 	}
 	var c envgen.Cabling
 	e.cabling(&c)
-	if len(c.Sightings) != 1 || len(c.Strangers) > maxStrangers {
+	if len(c.Sightings) != 1 || len(c.NonMembers) > maxNonMembers {
 		t.Errorf("got %+v", c)
 	}
 	for s := range e.heard { // proven ones are bounded too

@@ -17,7 +17,7 @@ import (
 )
 
 // A probe frame, numbers with the highest byte first. What stands before `session` lies at these offsets in every
-// version to come, so that a node can tell a newer member from a stranger.
+// version to come, so that a node can tell a newer member from a non-member.
 //
 //	 0  4  "SPRK"
 //	 4  1  version, 1
@@ -42,7 +42,7 @@ const (
 	// maxFrame is below the smallest MTU in use.
 	maxFrame = 1400
 	maxText  = 64
-	// maxEchoes is how many fit beside the longest texts.
+	// maxEchoes is how many fit beside texts of the greatest length.
 	maxEchoes = (maxFrame - fixedBytes - 4*(1+maxText) - 1 - tagBytes) / echoBytes
 )
 
@@ -55,13 +55,13 @@ type (
 
 func (m mac) String() string { return net.HardwareAddr(m[:]).String() }
 
-// shortDigest names a cluster or a boot in 8 bytes without giving it away.
+// shortDigest identifies a cluster or a boot in 8 bytes without revealing its id.
 func shortDigest(text string) digest8 {
 	sum := sha256.Sum256([]byte(text))
 	return digest8(sum[:8])
 }
 
-// frame is what one port says.
+// frame is what one port sends.
 type frame struct {
 	every   time.Duration
 	session session
@@ -73,32 +73,32 @@ type frame struct {
 	host    string
 	nic     string
 	slot    string
-	// echoes are the newest frames the port heard: the proof, to those who sent them, that this frame is no older.
+	// echoes are the newest frames that the port heard: they prove to their senders that this frame is no older.
 	echoes []echo
 }
 
-// echo names a frame.
+// echo identifies a frame.
 type echo struct {
 	session session
 	counter counter
 }
 
-// What keeps a frame from being believed.
+// Why a frame is not believed.
 var (
-	errNotProbe = errors.New("not a cable probe")
-	errStranger = errors.New("a cable probe of another cluster")
-	errNewer    = errors.New("a cable probe of another version of sparkrun")
-	errForged   = errors.New("a cable probe that no key of this cluster signed")
+	errNotProbe     = errors.New("not a cable probe")
+	errOtherCluster = errors.New("a cable probe of another cluster")
+	errNewer        = errors.New("a cable probe of another version of sparkrun")
+	errForged       = errors.New("a cable probe that no key of this cluster signed")
 )
 
-// keyring signs and checks frames. It is one goroutine's.
+// keyring signs and checks frames. Only one goroutine may use it.
 type keyring struct {
 	cluster digest8
 	macs    []hash.Hash // the first signs
 	sum     [tagBytes]byte
 }
 
-// newKeyring derives a key from each of the cluster's secrets. They bind a frame to this use and this cluster.
+// newKeyring derives a key from each of the cluster's secrets, valid only for these frames and this cluster.
 func newKeyring(cluster string, secrets [][]byte) (*keyring, error) {
 	if len(secrets) == 0 {
 		return nil, errors.New("derive cable probe keys: the cluster has no secret")
@@ -120,8 +120,8 @@ func (k *keyring) tag(h hash.Hash, text []byte) []byte {
 	return h.Sum(k.sum[:0])
 }
 
-// seal encodes and signs a frame. Texts too long for it are cut; they are what the kernel and a config allow, so that
-// is a name of more than 64 bytes.
+// seal encodes and signs a frame. Texts that are too long are cut: kernel and configuration keep them short, so
+// this only affects names of more than 64 bytes.
 func (k *keyring) seal(f frame) []byte {
 	b := make([]byte, fixedBytes, maxFrame)
 	copy(b, frameMagic)
@@ -139,7 +139,7 @@ func (k *keyring) seal(f frame) []byte {
 	}
 	for _, text := range []string{f.node, f.host, f.nic, f.slot} {
 		text = text[:min(len(text), maxText)]
-		for !utf8.ValidString(text) && len(text) > 0 { // cut within a character
+		for !utf8.ValidString(text) && len(text) > 0 { // the cut was within a character
 			text = text[:len(text)-1]
 		}
 		b = append(append(b, byte(len(text))), text...)
@@ -154,7 +154,8 @@ func (k *keyring) seal(f frame) []byte {
 	return append(b, k.tag(k.macs[0], b)...)
 }
 
-// open checks a frame and decodes it. Nothing after the cluster's name is looked at before a key has vouched for it.
+// open checks a frame and decodes it. Nothing after the cluster's digest is read before a key has confirmed the
+// frame.
 func (k *keyring) open(b []byte) (frame, error) {
 	if len(b) < headBytes || string(b[:4]) != frameMagic {
 		return frame{}, errNotProbe
@@ -162,7 +163,7 @@ func (k *keyring) open(b []byte) (frame, error) {
 	length := int(binary.BigEndian.Uint16(b[6:]))
 	switch {
 	case digest8(b[8:16]) != k.cluster:
-		return frame{}, errStranger
+		return frame{}, errOtherCluster
 	case b[4] != frameVersion:
 		return frame{}, errNewer
 	case length < fixedBytes+tagBytes || length > len(b):
@@ -177,7 +178,7 @@ func (k *keyring) open(b []byte) (frame, error) {
 	return frame{}, errForged
 }
 
-// parseFrame decodes what a member signed. It is strict, so that a frame has one encoding only.
+// parseFrame decodes what a member signed. It is strict, so that a frame has only one encoding.
 func parseFrame(b []byte) (frame, error) {
 	bad := func(what string) (frame, error) {
 		return frame{}, fmt.Errorf("parse cable probe: bad %s", what)

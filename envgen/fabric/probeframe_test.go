@@ -108,7 +108,7 @@ func TestFrameRefused(t *testing.T) {
 	}{
 		"nothing":             {nil, errNotProbe},
 		"another's protocol":  {change(0, 'X'), errNotProbe},
-		"another cluster":     {change(9, good[9]+1), errStranger},
+		"another cluster":     {change(9, good[9]+1), errOtherCluster},
 		"another version":     {change(4, 2), errNewer},
 		"another key":         {testKeys(t, "x").seal(testFrame()), errForged},
 		"no room for a tag":   {change(7, 20), errForged},

@@ -12,36 +12,36 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// Wire is one NIC's way to send and receive frames of one kind. Send and Receive are called by one goroutine each;
-// Close ends a Receive that waits.
+// Wire sends and receives frames of one kind on one NIC. One goroutine calls Send, one Receive; Close ends a
+// Receive that waits.
 type Wire interface {
-	// Send sends what follows the Ethernet header to the group of all probes.
+	// Send sends the content of a frame to the multicast group of all probes.
 	Send(payload []byte) error
-	// Receive waits for a frame and gives what follows its header, cut to the buffer, and where it came from.
+	// Receive waits for a frame and gives its content, cut to the buffer, and its sender.
 	Receive(payload []byte) (n int, from [6]byte, err error)
 	Close() error
 }
 
 const (
-	// EtherTypeProbe is IEEE 802's local experimental type 1. NVIDIA's set-up scripts use it too, for a moment; their
-	// frames lack our first word and are no concern.
+	// EtherTypeProbe is IEEE 802's local experimental type 1. NVIDIA's set-up scripts use it too, for a moment;
+	// their frames lack our magic and are ignored.
 	EtherTypeProbe uint16 = 0x88b5
-	// EtherTypeARP is IPv4's question who has an address.
+	// EtherTypeARP is ARP for IPv4.
 	EtherTypeARP uint16 = 0x0806
 )
 
 // probeGroup is where probes go: a group address (the lowest bit) of local administration (the next), then "SPARK".
-// It is none of 01:80:c2:00:00:0X, which switches and bridges keep to themselves, and none of IP's, which they prune.
+// It is none of 01:80:c2:00:00:0X, which switches and bridges do not forward, and none of IP's, which they prune.
 var probeGroup = [8]byte{0x03, 'S', 'P', 'A', 'R', 'K'}
 
-// packetWire is an AF_PACKET socket. The poller watches it, so that Close wakes a Receive.
+// packetWire is an AF_PACKET socket. It is in the poller, so that Close wakes a Receive.
 type packetWire struct {
 	file *os.File
 	to   unix.SockaddrLinklayer
 }
 
-// isDenied tells a missing right from a NIC that is not there now. The last is what a service manager's filter on
-// address families gives.
+// isDenied tells a missing right from a NIC that is not there now. The last error is that of a service manager's
+// filter on address families.
 func isDenied(err error) bool {
 	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT)
 }
@@ -52,7 +52,7 @@ func openPacketWire(nic envgen.NIC, etherType uint16) (Wire, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket on %s: %w", nic.Name, err)
 	}
-	// Made with protocol 0 it hears nothing until bind has named the interface.
+	// Made with protocol 0 it receives nothing until bind has named the interface.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket on %s: %w", nic.Name, err)
@@ -63,7 +63,7 @@ func openPacketWire(nic envgen.NIC, etherType uint16) (Wire, error) {
 		Protocol: binary.BigEndian.Uint16(swapped[:]), Ifindex: link.Index, Halen: 6, Addr: probeGroup}}
 	err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: w.to.Protocol, Ifindex: link.Index})
 	if err == nil && etherType == EtherTypeProbe {
-		// The NIC's filter must let the group in.
+		// The NIC's filter must accept the group.
 		err = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
 			&unix.PacketMreq{Ifindex: int32(link.Index), Type: unix.PACKET_MR_MULTICAST, Alen: 6, Address: probeGroup})
 	}
@@ -81,7 +81,8 @@ func (w *packetWire) Send(payload []byte) error {
 	if err != nil {
 		return err
 	}
-	// A full queue loses the frame, as a wire might: the next goes out in two seconds.
+	// A full queue loses the frame, as a wire might: the next one is sent in two
+	// seconds.
 	var sent error
 	if err := raw.Control(func(fd uintptr) { sent = unix.Sendto(int(fd), payload, 0, &w.to) }); err != nil {
 		return err
@@ -107,7 +108,7 @@ func (w *packetWire) Receive(payload []byte) (n int, from [6]byte, err error) {
 			}
 			ll, ok := addr.(*unix.SockaddrLinklayer)
 			if failed == nil && (!ok || ll.Pkttype == unix.PACKET_OUTGOING || ll.Halen != 6) {
-				continue // our own, on its way out
+				continue // our own frame, being sent
 			}
 			if ok {
 				copy(from[:], ll.Addr[:6])

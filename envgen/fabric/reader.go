@@ -1,11 +1,11 @@
 // Package fabric decides what this node's network hardware is at this moment: it reads sysfs and asks the kernel
-// (netlink), gives an envgen.Inventory, and says when that has changed. Its Probe decides which ports of which members
-// that hardware is cabled to, by what the NICs hear.
+// (netlink), gives an envgen.Inventory, and says when that has changed. Its Probe decides, by what the NICs hear,
+// which ports of which members that hardware is cabled to.
 //
-// It must not judge what it finds (that is envgen's), must not change anything on the node, and must not know
-// devices by their names. A device it cannot read is left out of the inventory or shown without the fact; it never
-// keeps the rest from being read. Nothing that came over a cable is believed unless a key of the cluster signed it and
-// it is shown to be of this moment.
+// It must not evaluate what it finds (envgen does), must not change anything on the node, and must not know devices
+// by their names. A device or fact that cannot be read is left out of the inventory; it never keeps the rest from
+// being read. Nothing that arrives over a cable is believed unless a key of the cluster signed it and it is proven
+// to be recent.
 package fabric
 
 import (
@@ -26,8 +26,8 @@ import (
 // Config says where the facts come from. The zero value reads the machine it runs on.
 type Config struct {
 	// Sysfs is the root of the sysfs tree; empty means /sys. With another root (a simulated host, a captured tree)
-	// the hardware is what that tree says, while links, addresses and routes still are those of the process's
-	// network namespace.
+	// the hardware is that of the tree, while links, addresses and routes are still those of the process's network
+	// namespace.
 	Sysfs string
 	// FS is read in place of Sysfs when not nil. It must implement fs.ReadLinkFS: the PCI address of a device is the
 	// target of a symbolic link.
@@ -38,20 +38,21 @@ type Config struct {
 	Hostname func() (string, error)
 	// Links lists the interfaces; nil means the kernel's, by netlink.
 	Links func(context.Context) ([]Link, error)
-	// Routes lists the routes of all tables, for Capture alone; nil means the kernel's, by netlink.
+	// Routes lists the routes of all tables, only for Capture; nil means the kernel's, by netlink.
 	Routes func(context.Context) ([]Route, error)
 	// Events calls poke after each change of a link, an address or a route, until ctx ends (then it returns nil) or
 	// the source breaks. poke never blocks. nil means the kernel's, by netlink.
 	Events func(ctx context.Context, poke func()) error
-	// Debounce is how long Run waits after an event before it reads, so that a burst costs one read; 0 means 100 ms.
-	// Run's news is late by so much.
+	// Debounce is how long Run waits after an event before it reads, so that a burst costs one read; 0 means 100
+	// ms. Run reports changes that much later.
 	Debounce time.Duration
-	// Settle is when Run reads again after an event, and then after twice as long each time until it is Reread: the
-	// kernel fills the GID table from a queue, later than it tells of the address. 0 means 1 s.
+	// Settle is when Run reads again after an event, and then after twice as long each time up to Reread: the
+	// kernel fills the GID table from a queue, after it has announced the address. 0 means 1 s.
 	Settle time.Duration
-	// Reread is how often Run reads without any event, for what has none (GIDs, port states); 0 means 10 s.
+	// Reread is how often Run reads without any event, for what causes none (GIDs, port states); 0 means 10
+	// s.
 	Reread time.Duration
-	// Log hears of reads that failed; nil discards.
+	// Log gets reads that failed; nil discards.
 	Log *slog.Logger
 }
 
@@ -61,7 +62,7 @@ type Link struct {
 	MAC          string         `json:"mac,omitempty"`
 	MTU          int            `json:"mtu"` // bytes
 	Up           bool           `json:"up"`
-	Carrier      *bool          `json:"carrier,omitempty"` // nil while set down
+	Carrier      *bool          `json:"carrier,omitempty"` // nil while the interface is set down
 	OperState    string         `json:"operstate,omitempty"`
 	Kind         string         `json:"kind,omitempty"`
 	Loopback     bool           `json:"loopback,omitempty"`
@@ -73,11 +74,11 @@ type Link struct {
 type Route struct {
 	// Dst is 0.0.0.0/0 or ::/0 for a default route.
 	Dst netip.Prefix `json:"dst"`
-	// Via are the gateways and Dev the interfaces, several where the route has several ways.
+	// Via are the gateways and Dev the interfaces; several for a multipath route.
 	Via []netip.Addr `json:"via,omitempty"`
 	Dev []string     `json:"dev,omitempty"`
 	Src netip.Addr   `json:"src,omitzero"`
-	// Table is 254 for the main one.
+	// Table is 254 for the main table.
 	Table  int `json:"table"`
 	Metric int `json:"metric,omitempty"`
 	// Type is the kernel's RTN_ number: 1 is unicast.
@@ -96,7 +97,7 @@ func New(cfg Config) (*Reader, error) {
 		cfg.Sysfs = "/sys"
 	}
 	if cfg.FS == nil {
-		// A wrong root would look like a machine without any hardware; say so instead.
+		// A wrong root would look like a machine without any hardware: report it.
 		if info, err := os.Stat(cfg.Sysfs); err != nil {
 			return nil, fmt.Errorf("open sysfs root: %w", err)
 		} else if !info.IsDir() {
@@ -160,7 +161,7 @@ func (r *Reader) Read(ctx context.Context) (envgen.Inventory, error) {
 	return inv, nil
 }
 
-// BootID returns the kernel's id of the present boot: it differs after each restart of the node.
+// BootID returns the kernel's id of the current boot: it differs after each restart of the node.
 func (r *Reader) BootID() (string, error) {
 	text, err := os.ReadFile(r.cfg.BootIDPath)
 	if err != nil {

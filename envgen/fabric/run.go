@@ -10,14 +10,15 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// idle is how long the next re-read waits at least, in times of what the last read took: a tree that is slow to read (four
-// rxe devices of 1024 GIDs on an emulated machine took 6 s) costs a tenth of a core at most. Events do not wait for it.
+// idle is the least pause before the next re-read, in multiples of the time of the last one: a tree that is slow to
+// read (four rxe devices of 1024 GIDs on an emulated machine took 6 s) costs at most a tenth of a core. Events do
+// not wait for it.
 const idle = 9
 
-// Run reads the node, calls changed with the inventory, and again whenever it differs from the one before: within
-// Debounce and a read of a link, address or route event, within Reread of anything else (later where reading is slow: idle). changed is called by one
-// goroutine, one call at a time, and holds up the next read while it runs. A read that fails is logged and leaves
-// the last inventory standing. Run returns ctx's cause, or the first read's error.
+// Run reads the node and calls changed with the inventory, and again whenever it differs from the one before: after
+// a link, address or route event within Debounce and a read, after anything else within Reread (later where reading
+// is slow: idle). changed is called from one goroutine, one call at a time, and delays the next read. A read that
+// fails is logged and leaves the last inventory in force. Run returns ctx's cause, or the first read's error.
 func (r *Reader) Run(ctx context.Context, changed func(envgen.Inventory)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var listener sync.WaitGroup
@@ -41,7 +42,8 @@ func (r *Reader) Run(ctx context.Context, changed func(envgen.Inventory)) error 
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-incoming:
-			// The wait is not prolonged by further events: under a storm of them news still comes out.
+			// Further events do not extend the wait, so that changes are reported during a storm of
+			// them too.
 			incoming, next = nil, 0
 			timer.Reset(r.cfg.Debounce)
 		case <-timer.C:
@@ -55,19 +57,20 @@ func (r *Reader) Run(ctx context.Context, changed func(envgen.Inventory)) error 
 				changed(now)
 			}
 			incoming = events
-			// GID table and port state follow the link and the address, and nothing tells when.
+			// GID table and port state follow link and address later, without an event.
 			next = min(max(2*next, r.cfg.Settle), r.cfg.Reread)
 			timer.Reset(max(next, idle*time.Since(began)))
 		}
 	}
 }
 
-// listen keeps the event source going. Without it news would be Reread late, not lost.
+// listen keeps the event source running. Without it changes are found Reread later, not
+// lost.
 func (r *Reader) listen(ctx context.Context, events chan<- struct{}) {
 	poke := func() {
 		select {
 		case events <- struct{}{}:
-		default: // one is pending, which will see this change too
+		default: // an event is pending, which will cover this change too
 		}
 	}
 	for {

@@ -16,13 +16,15 @@ import (
 )
 
 // sysfs reads a tree with the layout of /sys. A file that is missing or unreadable (many give EINVAL while a link
-// is down) is an absent fact, never an error.
+// is down) means that the fact is absent; it is never an error.
 type sysfs struct{ fsys fs.ReadLinkFS }
 
-// rdmaPort is the only port of every device of interest: mlx5 makes one device a port, rxe has one.
+// rdmaPort is the only port of every device that matters: mlx5 makes one device for each port, rxe
+// has one.
 const rdmaPort = "ports/1"
 
-// text returns a file's content without the line's end; ok is false when it cannot be read or is empty.
+// text returns a file's content without the trailing newline; ok is false when it cannot be read or is
+// empty.
 func (s sysfs) text(name string) (text string, ok bool) {
 	data, err := fs.ReadFile(s.fsys, name)
 	text = strings.TrimSpace(string(data))
@@ -34,7 +36,7 @@ func (s sysfs) word(name string) string {
 	return text
 }
 
-// fact returns what a parser makes of a file, nil when there is no file or no sense in it.
+// fact returns what parse makes of a file; nil when there is no file or parse fails.
 func fact[T any](s sysfs, name string, parse func(string) (T, error)) *T {
 	text, ok := s.text(name)
 	if !ok {
@@ -47,8 +49,8 @@ func fact[T any](s sysfs, name string, parse func(string) (T, error)) *T {
 	return &value
 }
 
-// linkPCI returns the PCI function a symbolic link leads to, virtio's one step below its PCI function included; nil
-// where it leads elsewhere: a USB adapter's controller is not its identity.
+// linkPCI returns the PCI function that a symbolic link leads to, also for virtio, which is one step below it; nil
+// where the link leads elsewhere: a USB adapter is not identified by its controller.
 func (s sysfs) linkPCI(name string) *envgen.PCIAddress {
 	target, err := fs.ReadLink(s.fsys, name)
 	if err != nil {
@@ -56,7 +58,7 @@ func (s sysfs) linkPCI(name string) *envgen.PCIAddress {
 	}
 	addr, err := parsePCITarget(target)
 	if err != nil {
-		// The target's last word says nothing: virtio2, or ".." in a tree that was not made by a kernel.
+		// The target's last element says nothing: virtio2, or ".." in a tree that no kernel made.
 		if target, err = s.realpath(name); err != nil {
 			return nil
 		}
@@ -82,7 +84,7 @@ func (s sysfs) realpath(name string) (string, error) {
 		}
 		next := path.Join(real, part)
 		target, err := fs.ReadLink(s.fsys, next)
-		if err != nil { // no link: a folder, or missing, which the caller's read will tell
+		if err != nil { // no link: a folder, or missing, which the caller's read will find
 			real = next
 			continue
 		}
@@ -99,12 +101,12 @@ func (s sysfs) exists(name string) bool {
 	return err == nil
 }
 
-// devicesAtOnce bounds how many devices are read side by side, each on a thread of its own: a Spark has four, a server
-// with virtual functions hundreds.
+// devicesAtOnce bounds how many devices are read in parallel, each on a thread of its own: a Spark has four, a
+// server with virtual functions hundreds.
 const devicesAtOnce = 4
 
-// devices reads class/infiniband. A machine without RDMA has no such folder. Nearly all of a read's time is system calls
-// for the rows of GID tables, one table a device, so that two processors halve it.
+// devices reads class/infiniband. A machine without RDMA has no such folder. Nearly all of a read's time is system
+// calls for the rows of GID tables, one table for each device, so that two processors halve it.
 func (s sysfs) devices() ([]envgen.HCA, error) {
 	entries, err := fs.ReadDir(s.fsys, "class/infiniband")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +118,7 @@ func (s sysfs) devices() ([]envgen.HCA, error) {
 	for i, e := range entries {
 		group.Go(func() error {
 			h := s.device(e.Name())
-			if s.exists("class/infiniband/" + e.Name()) { // else it was removed meanwhile, and read in part
+			if s.exists("class/infiniband/" + e.Name()) { // otherwise it was removed while it was being read
 				read[i] = &h
 			}
 			return nil
@@ -161,9 +163,9 @@ func (s sysfs) device(name string) envgen.HCA {
 	return h
 }
 
-// netdev finds the interface beneath a device's port. Row 0 of the GID table is the port's own link-local address
-// and names it, also for a bond. Before the table is filled the PCI function's interfaces tell, of which there are
-// several when representors exist: those have a phys_port_name of the form pf0vf1. rxe has a `parent` file.
+// netdev finds the interface of a device's port. Row 0 of the GID table is the port's own link-local address and
+// names it, also for a bond. Before the table is filled the PCI function's interfaces tell; there are several when
+// representors exist, whose phys_port_name has the form pf0vf1. rxe has a `parent` file.
 func (s sysfs) netdev(dir, port string) string {
 	if name, ok := s.text(port + "/gid_attrs/ndevs/0"); ok {
 		return name
@@ -183,8 +185,8 @@ func (s sysfs) netdev(dir, port string) string {
 	return s.word(dir + "/parent")
 }
 
-// gids reads the filled rows. An empty row reads as zero, and its type and netdev give EINVAL; a row can also empty
-// between the reads. Empty rows lie between filled ones, so all must be read.
+// gids reads the filled rows. An empty row reads as zero, and its type and netdev give EINVAL; a row can also
+// become empty between the reads. Empty rows lie between filled ones, so all must be read.
 func (s sysfs) gids(port string) []envgen.GID {
 	entries, err := fs.ReadDir(s.fsys, port+"/gids")
 	if err != nil {
@@ -229,8 +231,8 @@ func (s sysfs) folder(name string) (read func(file string) ([]byte, error), clos
 	return func(file string) ([]byte, error) { return fs.ReadFile(s.fsys, name+"/"+file) }, func() {}
 }
 
-// nic adds to what the kernel's network stack says of a link what sysfs says of the hardware under it. A link that
-// the tree does not have is virtual.
+// nic adds to the kernel's description of a link what sysfs says of the hardware under it. A link that is not in
+// the tree is virtual.
 func (s sysfs) nic(l Link) envgen.NIC {
 	dir := "class/net/" + l.Name
 	n := envgen.NIC{

@@ -24,9 +24,9 @@ func HeldBy(sources []Source, nics []Twin) []Held {
 	return out
 }
 
-// Adopt makes an allocation of addresses that owners have given by hand, so that the first plan leaves working links
-// as they are. held is by node id. A link is adopted whole or not at all; why names the links that are not, and what
-// is wrong with them. What in.Previous remembers is kept and not looked at.
+// Adopt makes an allocation from addresses that owners have configured by hand, so that the first plan leaves
+// working links as they are. held is by node id. A link is adopted as a whole or not at all; why names the links
+// that are not, and what is wrong with them. What in.Previous remembers is kept unchanged.
 func Adopt(in Input, held map[string][]Held) (adopted Allocation, why []string, err error) {
 	if err := in.check(); err != nil {
 		return Allocation{}, nil, err
@@ -45,17 +45,18 @@ func Adopt(in Input, held map[string][]Held) (adopted Allocation, why []string, 
 	return a.next, why, nil
 }
 
-// adopt returns nil and no reason where there is nothing to adopt: the link is remembered, or has no address.
+// adopt returns nil and no reason where there is nothing to adopt: the link is in the allocation already, or
+// has no address.
 func (a *allocator) adopt(ends []End, held map[string][]Held) (*Rail, string) {
 	for _, e := range ends {
-		if _, _, ok := a.next.seat(e); ok {
+		if _, _, ok := a.next.find(e); ok {
 			return nil, ""
 		}
 	}
 	rail := &Rail{}
 	owners := map[netip.Addr]End{}
 	for _, e := range ends {
-		seat := Seat{End: e}
+		port := RailPort{End: e}
 		for _, twin := range a.ports[e].Twins {
 			addr, reason := a.only(e, twin, held)
 			if reason != "" {
@@ -76,22 +77,22 @@ func (a *allocator) adopt(ends []End, held map[string][]Held) (*Rail, string) {
 				rail.Subnets = append(rail.Subnets, addr.Masked())
 				lane = len(rail.Subnets) - 1
 			}
-			if slices.ContainsFunc(seat.Twins, func(t SeatTwin) bool { return t.Lane == lane }) {
+			if slices.ContainsFunc(port.Twins, func(t RailTwin) bool { return t.Lane == lane }) {
 				return nil, fmt.Sprintf("the twins of %s are both in %s", a.portName(e), addr.Masked())
 			}
-			seat.Twins = append(seat.Twins, SeatTwin{Key: twin.key(), Lane: lane, Addr: addr.Addr()})
+			port.Twins = append(port.Twins, RailTwin{Key: twin.key(), Lane: lane, Addr: addr.Addr()})
 		}
-		if len(seat.Twins) > 0 {
-			if slices.ContainsFunc(rail.Seats, func(s Seat) bool { return s.Node == e.Node }) {
+		if len(port.Twins) > 0 {
+			if slices.ContainsFunc(rail.Ports, func(s RailPort) bool { return s.Node == e.Node }) {
 				return nil, fmt.Sprintf("%s is on one switch with another port of its node", a.portName(e))
 			}
-			rail.Seats = append(rail.Seats, seat)
+			rail.Ports = append(rail.Ports, port)
 		}
 	}
-	if len(rail.Seats) == 0 {
+	if len(rail.Ports) == 0 {
 		return nil, ""
 	}
-	// More subnets than twins means that peers are not in each other's.
+	// More subnets than twins means that some peers share no subnet.
 	if most := a.lanes(ends); len(rail.Subnets) > most {
 		return nil, fmt.Sprintf("the link of %s has %d subnets for %d twins: some peer is in none of its neighbour's",
 			a.portName(ends[0]), len(rail.Subnets), most)
@@ -99,7 +100,8 @@ func (a *allocator) adopt(ends []End, held map[string][]Held) (*Rail, string) {
 	return rail, ""
 }
 
-// only returns the one IPv4 address of an interface; link-local ones do not count, they are nobody's gift.
+// only returns the one IPv4 address of an interface; link-local ones do not count, since nobody configured
+// them.
 func (a *allocator) only(e End, twin Twin, held map[string][]Held) (addr netip.Prefix, reason string) {
 	for _, h := range held[e.Node] {
 		if h.NIC != twin.NIC {

@@ -39,7 +39,7 @@ func (a *allocator) allocate() error {
 	if err := a.place(); err != nil {
 		return err
 	}
-	a.seat()
+	a.fill()
 	for rail := range a.next.Rails {
 		if err := a.address(rail); err != nil {
 			return err
@@ -50,7 +50,7 @@ func (a *allocator) allocate() error {
 	return nil
 }
 
-// number gives newcomers the lowest free numbers, in the order of their host names.
+// number gives new nodes the lowest free numbers, in the order of their host names.
 func (a *allocator) number() {
 	taken := map[int]bool{}
 	for _, n := range a.next.Numbers {
@@ -71,8 +71,8 @@ func (a *allocator) number() {
 	}
 }
 
-// evict moves what has come to overlap a reserved subnet since. It is the one case in which somebody is renumbered:
-// the address would not work where it is.
+// evict moves rails that have come to overlap a reserved subnet. It is the only case in which addresses change: the
+// old ones would not work.
 func (a *allocator) evict() error {
 	for i := range a.next.Rails {
 		for lane, subnet := range a.next.Rails[i].Subnets {
@@ -86,17 +86,17 @@ func (a *allocator) evict() error {
 			}
 			a.next.Rails[i].Subnets[lane] = fresh[0]
 			hosts := map[netip.Addr]bool{}
-			for s, seat := range a.next.Rails[i].Seats {
-				for t, twin := range seat.Twins {
+			for s, port := range a.next.Rails[i].Ports {
+				for t, twin := range port.Twins {
 					if twin.Lane != lane {
 						continue
 					}
-					addr, ok := hostAddr(fresh[0], a.next.Numbers[seat.Node], hosts)
+					addr, ok := hostAddr(fresh[0], a.next.Numbers[port.Node], hosts)
 					if !ok {
 						return a.full(fresh[0])
 					}
 					hosts[addr] = true
-					a.next.Rails[i].Seats[s].Twins[t].Addr = addr
+					a.next.Rails[i].Ports[s].Twins[t].Addr = addr
 				}
 			}
 			a.notes = append(a.notes,
@@ -139,7 +139,7 @@ func (a *allocator) place() error {
 	for l, ends := range links {
 		shared := map[int]int{}
 		for _, e := range ends {
-			if rail, _, ok := a.next.seat(e); ok {
+			if rail, _, ok := a.next.find(e); ok {
 				shared[rail]++
 			}
 		}
@@ -182,7 +182,7 @@ func (a *allocator) spread(ends []End, rails []int) {
 		}
 		own, free := ends[i:j], slices.Clone(rails[:j-i])
 		for _, e := range own {
-			if rail, _, ok := a.next.seat(e); ok && slices.Contains(free, rail) {
+			if rail, _, ok := a.next.find(e); ok && slices.Contains(free, rail) {
 				a.placed[e] = rail
 				free = slices.DeleteFunc(free, func(r int) bool { return r == rail })
 			}
@@ -196,9 +196,9 @@ func (a *allocator) spread(ends []End, rails []int) {
 	}
 }
 
-// seat rewrites the rails' seats: who left a rail, who stays, who is new. A port without a link keeps its seat (its
+// fill rewrites the rails' ports: which leave a rail, which stay, which are new. A port without a link stays (its
 // peer may only be away) unless its node has another port there now.
-func (a *allocator) seat() {
+func (a *allocator) fill() {
 	for i := range a.next.Rails {
 		var here []End
 		for e, rail := range a.placed {
@@ -207,30 +207,30 @@ func (a *allocator) seat() {
 			}
 		}
 		slices.SortStableFunc(here, a.compareEnds)
-		var seats []Seat
-		for _, s := range a.next.Rails[i].Seats {
+		var ports []RailPort
+		for _, s := range a.next.Rails[i].Ports {
 			rail, cabled := a.placed[s.End]
 			replaced := slices.ContainsFunc(here, func(e End) bool { return e.Node == s.Node })
 			if cabled && rail == i || !cabled && !replaced {
-				seats = append(seats, s)
+				ports = append(ports, s)
 			}
 		}
 		for _, e := range here {
-			if !slices.ContainsFunc(seats, func(s Seat) bool { return s.End == e }) {
-				seats = append(seats, Seat{End: e})
+			if !slices.ContainsFunc(ports, func(s RailPort) bool { return s.End == e }) {
+				ports = append(ports, RailPort{End: e})
 			}
 		}
-		a.next.Rails[i].Seats = seats
+		a.next.Rails[i].Ports = ports
 	}
-	// Indices of rails are of no more use after this: placed is only asked whether a port is cabled.
-	a.next.Rails = slices.DeleteFunc(a.next.Rails, func(r Rail) bool { return len(r.Seats) == 0 })
+	// Indices of rails are invalid after this: placed only tells whether a port is cabled.
+	a.next.Rails = slices.DeleteFunc(a.next.Rails, func(r Rail) bool { return len(r.Ports) == 0 })
 }
 
-// address gives every interface that is there a lane and an address.
+// address gives every existing interface of a rail a lane and an address.
 func (a *allocator) address(rail int) error {
 	r := &a.next.Rails[rail]
 	lanes := len(r.Subnets)
-	for _, s := range r.Seats {
+	for _, s := range r.Ports {
 		lanes = max(lanes, len(a.ports[s.End].Twins))
 	}
 	for len(r.Subnets) < lanes {
@@ -241,15 +241,15 @@ func (a *allocator) address(rail int) error {
 		r.Subnets = append(r.Subnets, subnet)
 	}
 	taken := map[netip.Addr]bool{}
-	for _, s := range r.Seats {
+	for _, s := range r.Ports {
 		for _, t := range s.Twins {
 			taken[t.Addr] = true
 		}
 	}
-	for i := range r.Seats {
-		s := &r.Seats[i]
+	for i := range r.Ports {
+		s := &r.Ports[i]
 		for _, twin := range a.ports[s.End].Twins {
-			if slices.ContainsFunc(s.Twins, func(t SeatTwin) bool { return t.Key == twin.key() }) {
+			if slices.ContainsFunc(s.Twins, func(t RailTwin) bool { return t.Key == twin.key() }) {
 				continue
 			}
 			lane := a.freeLane(s, lanes, taken)
@@ -258,22 +258,22 @@ func (a *allocator) address(rail int) error {
 				return a.full(r.Subnets[lane])
 			}
 			taken[addr] = true
-			s.Twins = append(s.Twins, SeatTwin{Key: twin.key(), Lane: lane, Addr: addr})
+			s.Twins = append(s.Twins, RailTwin{Key: twin.key(), Lane: lane, Addr: addr})
 		}
 	}
 	return nil
 }
 
-// freeLane finds the lowest lane no twin of the seat has. Where all are taken, one belongs to an interface that is
-// gone (a port has no more twins than there are lanes): that one is forgotten, and its address free.
-func (a *allocator) freeLane(s *Seat, lanes int, taken map[netip.Addr]bool) int {
+// freeLane finds the lowest lane that no twin of the port has. Where all are taken, one belongs to an interface
+// that is gone (a port has no more twins than there are lanes): that twin is dropped, and its address is free.
+func (a *allocator) freeLane(s *RailPort, lanes int, taken map[netip.Addr]bool) int {
 	for lane := range lanes {
-		if !slices.ContainsFunc(s.Twins, func(t SeatTwin) bool { return t.Lane == lane }) {
+		if !slices.ContainsFunc(s.Twins, func(t RailTwin) bool { return t.Lane == lane }) {
 			return lane
 		}
 	}
-	slices.SortStableFunc(s.Twins, func(x, y SeatTwin) int { return cmp.Compare(x.Lane, y.Lane) })
-	gone := slices.IndexFunc(s.Twins, func(t SeatTwin) bool {
+	slices.SortStableFunc(s.Twins, func(x, y RailTwin) int { return cmp.Compare(x.Lane, y.Lane) })
+	gone := slices.IndexFunc(s.Twins, func(t RailTwin) bool {
 		return !slices.ContainsFunc(a.ports[s.End].Twins, func(twin Twin) bool { return twin.key() == t.Key })
 	})
 	lane := s.Twins[gone].Lane
@@ -282,7 +282,7 @@ func (a *allocator) freeLane(s *Seat, lanes int, taken map[netip.Addr]bool) int 
 	return lane
 }
 
-// neighbour finds a subnet for one more lane, beside the last one if it can.
+// neighbour finds a subnet for one more lane, next to the last one if possible.
 func (a *allocator) neighbour(subnets []netip.Prefix) (netip.Prefix, bool) {
 	if len(subnets) > 0 && subnets[len(subnets)-1].Bits() == 24 {
 		last := subnets[len(subnets)-1].Addr().As4()
@@ -300,16 +300,17 @@ func (a *allocator) neighbour(subnets []netip.Prefix) (netip.Prefix, bool) {
 	return fresh[0], true
 }
 
-// noteApart says which cabled nodes share no subnet, which happens where different twins are missing.
+// noteApart notes which cabled nodes share no subnet, which happens where different twins are
+// missing.
 func (a *allocator) noteApart() {
 	for _, r := range a.next.Rails {
-		for i, x := range r.Seats {
-			for _, y := range r.Seats[i+1:] {
+		for i, x := range r.Ports {
+			for _, y := range r.Ports[i+1:] {
 				if !a.live(x.End) || !a.live(y.End) {
 					continue
 				}
-				joined := slices.ContainsFunc(a.liveTwins(x), func(t SeatTwin) bool {
-					return slices.ContainsFunc(a.liveTwins(y), func(o SeatTwin) bool { return o.Lane == t.Lane })
+				joined := slices.ContainsFunc(a.liveTwins(x), func(t RailTwin) bool {
+					return slices.ContainsFunc(a.liveTwins(y), func(o RailTwin) bool { return o.Lane == t.Lane })
 				})
 				if !joined {
 					a.notes = append(a.notes,
@@ -322,7 +323,7 @@ func (a *allocator) noteApart() {
 
 func (a *allocator) noteUncabled() {
 	for _, r := range a.next.Rails {
-		for _, s := range r.Seats {
+		for _, s := range r.Ports {
 			if _, member := a.ports[s.End]; member && !a.live(s.End) {
 				a.notes = append(a.notes, fmt.Sprintf("%s reaches nobody now; it keeps its addresses", a.portName(s.End)))
 			}
@@ -332,8 +333,8 @@ func (a *allocator) noteUncabled() {
 
 func (a *allocator) live(e End) bool { _, ok := a.placed[e]; return ok }
 
-func (a *allocator) liveTwins(s Seat) []SeatTwin {
-	var out []SeatTwin
+func (a *allocator) liveTwins(s RailPort) []RailTwin {
+	var out []RailTwin
 	for _, t := range s.Twins {
 		if slices.ContainsFunc(a.ports[s.End].Twins, func(twin Twin) bool { return twin.key() == t.Key }) {
 			out = append(out, t)

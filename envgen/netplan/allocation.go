@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Allocation is what a plan must remember so that the next one moves nobody. It holds nodes and ports that are away
-// too, until Forget.
+// Allocation is what a plan must remember so that the next one changes no address. It also keeps nodes and ports
+// that are away, until Forget.
 type Allocation struct {
 	// Numbers are the nodes' own, from 1: node N's address ends in 10+N where that was free.
 	Numbers map[string]int `json:"numbers"`
@@ -22,17 +22,17 @@ type Allocation struct {
 // answer for each other.
 type Rail struct {
 	Subnets []netip.Prefix `json:"subnets"`
-	Seats   []Seat         `json:"seats"`
+	Ports   []RailPort     `json:"seats"`
 }
 
-// Seat is a port's place on a rail.
-type Seat struct {
+// RailPort is a port on a rail, with the addresses of its interfaces.
+type RailPort struct {
 	End
-	Twins []SeatTwin `json:"twins"`
+	Twins []RailTwin `json:"twins"`
 }
 
-// SeatTwin is the address of one interface.
-type SeatTwin struct {
+// RailTwin is the address of one interface.
+type RailTwin struct {
 	// Key is the twin's PCI address, or its name where it has none.
 	Key string `json:"key"`
 	// Lane is the index of the subnet. It stays when the other twin is missing.
@@ -40,8 +40,8 @@ type SeatTwin struct {
 	Addr netip.Addr `json:"addr"`
 }
 
-// ParseAllocation reads what json.Marshal made of an Allocation. Unknown fields are refused: what a newer version
-// remembers must not be lost by writing it back.
+// ParseAllocation reads what json.Marshal made of an Allocation. It refuses unknown fields: what a newer version
+// remembers must not be lost when it is written back.
 func ParseAllocation(data []byte) (Allocation, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
@@ -55,7 +55,7 @@ func ParseAllocation(data []byte) (Allocation, error) {
 	return a, nil
 }
 
-// Forget drops nodes that have left the cluster, so that their numbers and subnets may be given to others.
+// Forget drops nodes that have left the cluster, so that their numbers and subnets can be given to others.
 func (a Allocation) Forget(nodes ...string) Allocation {
 	out := Allocation{Numbers: map[string]int{}}
 	for id, n := range a.Numbers {
@@ -65,19 +65,19 @@ func (a Allocation) Forget(nodes ...string) Allocation {
 	}
 	for _, r := range a.Rails {
 		kept := Rail{Subnets: slices.Clone(r.Subnets)}
-		for _, s := range r.Seats {
+		for _, s := range r.Ports {
 			if !slices.Contains(nodes, s.Node) {
-				kept.Seats = append(kept.Seats, s)
+				kept.Ports = append(kept.Ports, s)
 			}
 		}
-		if len(kept.Seats) > 0 {
+		if len(kept.Ports) > 0 {
 			out.Rails = append(out.Rails, kept)
 		}
 	}
 	return out
 }
 
-// check holds a remembered allocation to what this package would have written: it may come from another node.
+// check verifies that this package could have written the allocation: it may come from another node.
 func (a *Allocation) check() error {
 	if a == nil {
 		return nil
@@ -114,9 +114,9 @@ func (a *Allocation) check() error {
 func (r Rail) check(ends map[End]bool, bad func(string, ...any) error) error {
 	nodes := map[string]bool{}
 	addrs := map[netip.Addr]bool{}
-	for _, s := range r.Seats {
+	for _, s := range r.Ports {
 		if ends[s.End] || nodes[s.Node] {
-			return bad("port %s of node %s has two seats, or its node two on one link", s.Slot, s.Node)
+			return bad("port %s of node %s is on two rails, or its node has two ports on one link", s.Slot, s.Node)
 		}
 		ends[s.End], nodes[s.Node] = true, true
 		lanes := map[int]bool{}
@@ -150,18 +150,18 @@ func (a *Allocation) clone() Allocation {
 	}
 	for _, r := range a.Rails {
 		c := Rail{Subnets: slices.Clone(r.Subnets)}
-		for _, s := range r.Seats {
-			c.Seats = append(c.Seats, Seat{s.End, slices.Clone(s.Twins)})
+		for _, s := range r.Ports {
+			c.Ports = append(c.Ports, RailPort{s.End, slices.Clone(s.Twins)})
 		}
 		out.Rails = append(out.Rails, c)
 	}
 	return out
 }
 
-// seat returns the rail and seat of a port.
-func (a Allocation) seat(e End) (rail, seat int, ok bool) {
+// find returns the index of a port's rail and of the port on it.
+func (a Allocation) find(e End) (rail, at int, ok bool) {
 	for i, r := range a.Rails {
-		if j := slices.IndexFunc(r.Seats, func(s Seat) bool { return s.End == e }); j >= 0 {
+		if j := slices.IndexFunc(r.Ports, func(s RailPort) bool { return s.End == e }); j >= 0 {
 			return i, j, true
 		}
 	}

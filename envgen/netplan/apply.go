@@ -19,15 +19,17 @@ import (
 var (
 	// ErrManagement says that the file would reconfigure the interface the cluster talks over.
 	ErrManagement = errors.New("it is what the cluster talks over")
-	// ErrBusy says that a job uses the interfaces, or that another change is under way.
+	// ErrBusy says that a job uses the interfaces, or that another change is in
+	// progress.
 	ErrBusy = errors.New("in use")
-	// ErrMentioned says that another file names the same interfaces and would spoil ours.
+	// ErrMentioned says that another file names the same interfaces and would break ours.
 	ErrMentioned = errors.New("other netplan files name the same interfaces")
-	// ErrPending says that an earlier change was cut short: Recover comes first.
+	// ErrPending says that an earlier change was interrupted: call Recover first.
 	ErrPending = errors.New("an earlier change was cut short")
-	// ErrRolledBack says that the change was undone; what was there before is in force again.
+	// ErrRolledBack says that the change was undone; the previous state is in force again.
 	ErrRolledBack = errors.New("rolled back")
-	// ErrStuck says that undoing failed too. The marker stays, and the next Recover tries again.
+	// ErrStuck says that undoing failed too. The marker is kept, and the next Recover tries
+	// again.
 	ErrStuck = errors.New("not rolled back")
 	// ErrNothing says that there is no change to undo.
 	ErrNothing = errors.New("nothing to undo")
@@ -35,42 +37,45 @@ var (
 	ErrEdited = errors.New("edited since")
 )
 
-// Files reads and writes below the root folder. Paths are absolute and as within that root.
+// Files reads and writes below the root folder. Paths are absolute within that root.
 type Files interface {
-	// Read gives content and permission bits; an error that is fs.ErrNotExist where there is none.
+	// Read gives content and permission bits; where there is no file the error is fs.ErrNotExist.
 	Read(path string) ([]byte, fs.FileMode, error)
-	// Write replaces a file as one step and returns once that survives a power cut. It makes missing folders, 0700.
+	// Write replaces a file atomically and returns once that survives a power cut. It makes missing folders, with
+	// mode 0700.
 	Write(path string, data []byte, mode fs.FileMode) error
-	// Remove takes a file away for good; one that is not there is no error.
+	// Remove removes a file durably; a missing one is no error.
 	Remove(path string) error
-	// List names the files of a folder; none where there is no folder.
+	// List lists the files of a folder; none where there is no folder.
 	List(dir string) ([]string, error)
 }
 
-// Config is all an Applier needs of the world.
+// Config is everything outside this package that an Applier needs.
 type Config struct {
 	Files Files
 	// State is the folder for the marker and the backup, within Files' root. Default /var/lib/sparkrun/netplan. It
-	// must not be on tmpfs: a change cut short by a power cut could not be undone.
+	// must not be on tmpfs: a change interrupted by a power cut could not be undone.
 	State string
 	// Check says whether netplan accepts these files, without touching the system: netplan generate --root-dir.
 	Check func(ctx context.Context, files []Source) error
-	// Apply puts the files on the disk in force: netplan apply.
+	// Apply puts the files on disk in force: netplan apply.
 	Apply func(ctx context.Context) error
-	// Reachable asks once whether a peer answers. It is asked again each second until Grace is over.
+	// Reachable asks once whether a peer answers. It is called again each second until Grace has
+	// passed.
 	Reachable func(ctx context.Context, p Peer) error
-	// Busy names the job that uses one of the interfaces, or is empty. From asking until Try returns the caller
-	// starts no job on them.
+	// Busy names the job that uses one of the interfaces; empty: none. From this call until Try returns the
+	// caller starts no job on them.
 	Busy func(ctx context.Context, nics []string) (string, error)
-	// Grace is how long peers have to answer after Apply where an Order does not say. Default 30 s, which a switch port
-	// with spanning tree needs; shorter rolls back a good change, longer leaves a bad one in force.
+	// Grace is how long peers have to answer after Apply where an Order does not say. Default 30 s, which a switch
+	// port with spanning tree needs; a shorter time rolls back a good change, a longer one keeps a bad one in
+	// force.
 	Grace time.Duration
-	// ApplyTimeout bounds one Check or Apply. Default 60 s; what takes longer is taken for failed.
+	// ApplyTimeout bounds one Check or Apply. Default 60 s; what takes longer has failed.
 	ApplyTimeout time.Duration
 	Log          *slog.Logger
 }
 
-// probeEvery is the pause between two questions to a peer; probeTimeout bounds one.
+// probeEvery is the pause between two calls of Reachable; probeTimeout bounds one.
 const (
 	probeEvery   = time.Second
 	probeTimeout = 3 * time.Second
@@ -109,7 +114,7 @@ func (a *Applier) Sources() ([]Source, error) {
 		}
 		for _, name := range names {
 			if !strings.HasSuffix(name, ".yaml") || strings.HasPrefix(name, ".") {
-				continue // netplan's glob does not see them either
+				continue // netplan's glob does not match these either
 			}
 			p := path.Join(dir, name)
 			data, _, err := a.cfg.Files.Read(p)
@@ -122,9 +127,9 @@ func (a *Applier) Sources() ([]Source, error) {
 	return out, nil
 }
 
-// Try makes a change and keeps it only if every peer answers within Grace and Confirm agrees. Errors before anything
-// is written are ErrPending, ErrManagement, ErrBusy, ErrMentioned or netplan's own; after that ErrRolledBack with
-// its cause, or ErrStuck. Ending ctx rolls back.
+// Try makes a change and keeps it only if every peer answers within Grace and Agree returns nil. Errors before
+// anything is written are ErrPending, ErrManagement, ErrBusy, ErrMentioned or netplan's own; after that
+// ErrRolledBack with its cause, or ErrStuck. Ending ctx rolls back.
 func (a *Applier) Try(ctx context.Context, o Order) (Outcome, error) {
 	unlock, err := a.lock()
 	if err != nil {
@@ -148,7 +153,7 @@ type change struct {
 	out   Outcome
 }
 
-// advance is the only place where a change's state moves.
+// advance is the only place where a change's state changes.
 func (c *change) advance(s State) {
 	c.out.State = s
 	c.a.cfg.Log.Info("netplan change", "state", string(s), "path", Path)
@@ -172,17 +177,17 @@ func (a *Applier) try(ctx context.Context, o Order) (Outcome, error) {
 	cause := c.run(ctx, m)
 	if cause == nil {
 		c.advance(StateCommitted)
-		// A marker that stays is known to be committed by its id: see Recover.
+		// If the marker stays, its id shows that it is committed: see Recover.
 		if err := a.cfg.Files.Remove(a.state(pendingName)); err != nil {
 			a.cfg.Log.Warn("netplan marker stays until the next start", "error", err)
 		}
 		return c.out, nil
 	}
-	// A commit that failed may be on the disk all the same: with another id the marker is not taken for committed.
+	// A commit that failed may still be on disk: with another id the marker does not count as committed.
 	m.ID = rand.Text()
 	err = a.writeMarker(pendingName, m)
-	// The caller's end must not cut the way back short: restore has its own time limits. A disk that is full has no
-	// room for a marker, and may yet go back: what could not be written need not be undone.
+	// The end of the caller's ctx must not interrupt restore, which has its own time limits. On a full disk there
+	// may be no room for a marker and yet a way back: what could not be written need not be undone.
 	if back := a.restore(context.WithoutCancel(ctx), m); back != nil {
 		err = errors.Join(err, back)
 		return c.out, fmt.Errorf("apply netplan: %w; %w: %w; restart sparkrun agent, which tries again; the backup is in %s", cause, ErrStuck, err, a.state(pendingName))
@@ -191,7 +196,7 @@ func (a *Applier) try(ctx context.Context, o Order) (Outcome, error) {
 	return c.out, fmt.Errorf("apply netplan: %w; %w", cause, ErrRolledBack)
 }
 
-// check does all that can be refused before anything is touched, and returns what is there now.
+// check finds all reasons to refuse before anything is touched, and returns what is there now.
 func (c *change) check(ctx context.Context) (old *backup, err error) {
 	a, o := c.a, c.order
 	pending, committed, err := a.pending()
@@ -218,7 +223,7 @@ func (c *change) check(ctx context.Context) (old *backup, err error) {
 	if err := a.cfg.Check(checkCtx, InOrder(replaced(sources, o.Text))); err != nil {
 		return old, fmt.Errorf("check %s with netplan generate: %w", Path, err)
 	}
-	// Asked last, for the answer holds until Try returns.
+	// Asked last, since the answer must hold until Try returns.
 	job, err := a.cfg.Busy(ctx, nicNames(o.NICs))
 	if err != nil {
 		return old, fmt.Errorf("ask for jobs on %s: %w", strings.Join(nicNames(o.NICs), ", "), err)
@@ -231,7 +236,7 @@ func (c *change) check(ctx context.Context) (old *backup, err error) {
 	return old, nil
 }
 
-// describe reads what is there and says what would change.
+// describe reads the current files and says what would change.
 func (c *change) describe() (sources []Source, old *backup, err error) {
 	o := c.order
 	if sources, err = c.a.Sources(); err != nil {
@@ -259,7 +264,7 @@ func (c *change) describe() (sources []Source, old *backup, err error) {
 	return sources, old, nil
 }
 
-// diffName is what diff -u calls our file, whether it is there or not.
+// diffName is the name of our file in a diff: /dev/null where it does not exist.
 func diffName(there bool) string {
 	if there {
 		return Path
@@ -269,13 +274,13 @@ func diffName(there bool) string {
 
 // Check says what Try would do and, as its error, why it would refuse. It touches nothing.
 func (a *Applier) Check(ctx context.Context, o Order) (Outcome, error) {
-	o.Tell = nil // nothing begins
+	o.Tell = nil // no change begins
 	c := &change{a: a, order: o}
 	_, err := c.check(ctx)
 	return c.out, err
 }
 
-// refuse names what forbids the change, by what the files say.
+// refuse gives the reasons in the files that forbid the change.
 func (c *change) refuse(sources []Source) error {
 	o := c.order
 	if o.Management.NIC == "" {
@@ -290,7 +295,8 @@ func (c *change) refuse(sources []Source) error {
 		}
 		after = append(slices.Clone(docs), ours)
 	}
-	// The text that goes counts as much as the one that comes: it may be all that configures management.
+	// The text that is removed counts as much as the new one: it may be the only one that configures
+	// management.
 	for _, doc := range after {
 		if doc.Path != Path {
 			continue
@@ -301,7 +307,7 @@ func (c *change) refuse(sources []Source) error {
 	}
 	var reasons []string
 	for _, err := range unread {
-		reasons = append(reasons, err.Error()) // what it says of management and of our interfaces is not known
+		reasons = append(reasons, err.Error()) // what it says of management and of our interfaces is unknown
 	}
 	for _, m := range c.out.Mentions {
 		if m.Blocks {
@@ -314,7 +320,7 @@ func (c *change) refuse(sources []Source) error {
 	return nil
 }
 
-// run goes from the marker to the commit. Its error is why the change is to be undone.
+// run goes from the marker to the commit. Its error is why the change must be undone.
 func (c *change) run(ctx context.Context, m marker) error {
 	a := c.a
 	if err := a.put(m.New, fileMode); err != nil {
@@ -345,7 +351,7 @@ func (c *change) run(ctx context.Context, m marker) error {
 	return nil
 }
 
-// agree waits until the other nodes are as far as this one.
+// agree waits until the other nodes have got as far as this one.
 func (c *change) agree(ctx context.Context, limit time.Duration) error {
 	if c.order.Agree == nil {
 		return nil
@@ -404,7 +410,7 @@ func (c *change) reachOne(ctx context.Context, p Peer) error {
 			return nil
 		}
 		if last == nil || ctx.Err() == nil {
-			last = err // the last answer of its own, not that the time was over
+			last = err // a peer's own error, not the end of the time
 		}
 		select {
 		case <-ctx.Done():
@@ -417,7 +423,7 @@ func (c *change) reachOne(ctx context.Context, p Peer) error {
 	}
 }
 
-// restore puts back what the marker has and forgets the marker. It can be done again after any failure.
+// restore puts back what the marker has and removes the marker. It can be repeated after any failure.
 func (a *Applier) restore(ctx context.Context, m marker) error {
 	var old *string
 	mode := fileMode
@@ -444,7 +450,7 @@ func (a *Applier) restore(ctx context.Context, m marker) error {
 	return nil
 }
 
-// same reports whether the file on the disk has this text; nil means that there is none.
+// same reports whether the file on disk has this text; nil means that there is no file.
 func (a *Applier) same(text *string) (bool, error) {
 	data, _, err := a.cfg.Files.Read(Path)
 	switch {

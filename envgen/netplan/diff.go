@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Change is what a new file changes for one interface, all files of the node taken together.
+// Change is what a new file changes for one interface, considering all files of the node.
 type Change struct {
 	NIC string
-	// Words are one sentence a change; empty where nothing changes.
+	// Words are the changes, one sentence each; empty where nothing changes.
 	Words []string
 }
 
 // Changes compares what each interface gets now with what it will get once Path has the new text. sources are the
-// node's files; text is nil where Path is to be removed. Files that cannot be parsed count for nothing: ParseAll
-// names them.
+// node's files; text is nil where Path is to be removed. Files that cannot be parsed are ignored: ParseAll names
+// them.
 func Changes(sources []Source, text *string, nics []Twin) []Change {
 	before, _ := ParseAll(sources)
 	after, _ := ParseAll(replaced(sources, text))
@@ -39,7 +39,7 @@ func replaced(sources []Source, text *string) []Source {
 	return out
 }
 
-// named is nics, and every interface that the old or the new text of Path names: writing it anew may drop one.
+// named is nics plus every interface that the old or the new text of Path names: the new text may drop one.
 func named(before, after []Document, nics []Twin) []Twin {
 	out := slices.Clone(nics)
 	for _, doc := range slices.Concat(before, after) {
@@ -55,7 +55,7 @@ func named(before, after []Document, nics []Twin) []Twin {
 	return out
 }
 
-// words says in sentences what changes between two settings.
+// words describes in sentences what changes between two settings.
 func words(before, after *Settings) []string {
 	switch {
 	case before == nil && after == nil:
@@ -108,7 +108,7 @@ func minus(a, b []netip.Prefix) []netip.Prefix {
 }
 
 // Unified is the difference of two texts in the form of diff -u with three lines of context; empty where they are
-// equal. A text that is not there is "".
+// equal. A missing text is "".
 func Unified(fromName, toName, from, to string) string {
 	if from == to {
 		return ""
@@ -122,7 +122,7 @@ func Unified(fromName, toName, from, to string) string {
 			i++
 			continue
 		}
-		// A hunk ends where more than twice the context stays the same.
+		// A hunk ends where more than twice the context is unchanged.
 		start, end, same := max(0, i-context), i, 0
 		for j := i; j < len(ops) && same <= 2*context; j++ {
 			if ops[j].kind == ' ' {
@@ -179,11 +179,12 @@ func lines(s string) []string {
 	return out[:len(out)-count(out[len(out)-1] == "")]
 }
 
-// maxCells bounds the table of edits; texts beyond it are shown as replaced whole. Netplan files have some tens of
-// lines, so that this is for what is none.
+// maxCells bounds the table of edits; longer texts are shown as replaced. Netplan files have some tens of lines,
+// so that this only affects other files.
 const maxCells = 1 << 22
 
-// edits compares line by line: the longest common subsequence between a common head and tail.
+// edits compares line by line: the longest common subsequence between the common head and
+// tail.
 func edits(a, b []string) []edit {
 	head := 0
 	for head < len(a) && head < len(b) && a[head] == b[head] {

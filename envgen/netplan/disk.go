@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
-// Disk is Files below a folder of the machine: "/" for its own configuration.
+// Disk is Files below a folder of the machine; "/" is its own configuration.
 type Disk struct{ Root string }
 
 func (d Disk) at(path string) string { return filepath.Join(d.Root, path) }
@@ -25,7 +25,7 @@ func (d Disk) Read(path string) ([]byte, fs.FileMode, error) {
 		return nil, 0, err
 	}
 	if null, err := os.Stat(os.DevNull); err == nil && os.SameFile(info, null) {
-		return nil, fileMode, nil // a link to it masks a file of that name; netplan reads nothing there either
+		return nil, fileMode, nil // a link to it masks a file of that name, and netplan reads it as empty too
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxFile {
 		return nil, 0, fmt.Errorf("read %s: no ordinary file of up to %d bytes", path, maxFile)
@@ -34,7 +34,7 @@ func (d Disk) Read(path string) ([]byte, fs.FileMode, error) {
 	return data, info.Mode().Perm(), err
 }
 
-// Write goes through a hidden file, which netplan does not read.
+// Write writes a hidden file first, which netplan does not read.
 func (d Disk) Write(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(d.at(path)), 0o700); err != nil {
 		return err
@@ -72,7 +72,7 @@ type Command struct {
 	Program string
 }
 
-// Check runs netplan generate on a copy of the files in a folder of its own.
+// Check runs netplan generate on a copy of the files in a temporary folder.
 func (c Command) Check(ctx context.Context, files []Source) error {
 	root, err := os.MkdirTemp("", "sparkrun-netplan-")
 	if err != nil {
@@ -101,7 +101,7 @@ func (c Command) run(ctx context.Context, args ...string) error {
 		program = "netplan"
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.WaitDelay = time.Second // what it started may hold its output
+	cmd.WaitDelay = time.Second // a child of it may hold its output
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -73,7 +73,7 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// The whole road on a real folder, with Debian's netplan to check and a shell to apply.
+// The whole way on a real folder, with Debian's netplan to check and a shell to apply.
 func TestTryOnDisk(t *testing.T) {
 	needNetplan(t)
 	d := Disk{t.TempDir()}

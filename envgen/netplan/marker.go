@@ -11,22 +11,23 @@ import (
 	"time"
 )
 
-// fileMode is what netplan asks for: its files may hold secrets, and it warns of anything wider.
+// fileMode is what netplan requires: its files may hold secrets, and it warns of wider modes.
 const fileMode fs.FileMode = 0o600
 
-// markerVersion is of the files in the state folder. A newer one is refused, never guessed at.
+// markerVersion is the version of the files in the state folder. A newer one is refused.
 const markerVersion = 1
 
 const (
-	pendingName = "pending.json" // a change under way: found at a start, it is undone
+	pendingName = "pending.json" // a change in progress; if it is found at start-up, it is undone
 	lastName    = "last.json"    // the last change that was committed, for Undo
-	editedName  = "edited.json"  // a change cut short whose file a person has edited since
+	editedName  = "edited.json"  // an interrupted change whose file a person has edited since
 )
 
-// marker is a change with all that is needed to undo it, so that writing it is one step.
+// marker is a change with everything that is needed to undo it, so that writing it is
+// one step.
 type marker struct {
 	Version int `json:"version"`
-	// ID tells a change from the next one with the same texts.
+	// ID tells a change from a later one with the same texts.
 	ID string `json:"id"`
 	// Change is the Order's.
 	Change string    `json:"change,omitempty"`
@@ -80,14 +81,14 @@ func parseMarker(data []byte) (marker, error) {
 type Recovered string
 
 const (
-	RecoveredNothing    Recovered = "nothing"     // no change was under way
-	RecoveredCommitted  Recovered = "committed"   // the change had been committed; only its marker was left
+	RecoveredNothing    Recovered = "nothing"     // no change was in progress
+	RecoveredCommitted  Recovered = "committed"   // the change was committed; only its marker was left
 	RecoveredRolledBack Recovered = "rolled back" // the change is undone
-	RecoveredEdited     Recovered = "edited"      // a person has edited the file since: it stays as it is
+	RecoveredEdited     Recovered = "edited"      // a person has edited the file since: it is kept
 )
 
-// Recover undoes a change that a crash or a power cut left half done. To be called at each start, before the node
-// takes jobs; doing it twice does no harm.
+// Recover undoes a change that a crash or a power cut interrupted. Call it at each start, before the node takes
+// jobs; repeating it does no harm.
 func (a *Applier) Recover(ctx context.Context) (Recovered, error) {
 	unlock, err := a.lock()
 	if err != nil {
@@ -123,8 +124,8 @@ func (a *Applier) Recover(ctx context.Context) (Recovered, error) {
 	return RecoveredRolledBack, nil
 }
 
-// pending returns the marker of a change that is under way or was cut short, nil if there is none. committed is true
-// where only the marker is left.
+// pending returns the marker of a change that is in progress or was interrupted; nil if there is none. committed is
+// true where only the marker is left.
 func (a *Applier) pending() (m *marker, committed bool, err error) {
 	found, err := a.readMarker(pendingName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -161,8 +162,8 @@ func (a *Applier) edited(m marker) (bool, error) {
 	return !isNew, err
 }
 
-// Undo tries what was there before the last committed change, with the order's peers and refusals; Text is not
-// looked at. Undoing twice is back where it began. Errors are Undoing's and Try's.
+// Undo tries what was there before the last committed change, with the order's peers and refusals; Text is
+// ignored. Undoing twice gives the state before the first. Errors are those of Undoing and Try.
 func (a *Applier) Undo(ctx context.Context, o Order) (Outcome, error) {
 	unlock, err := a.lock()
 	if err != nil {
@@ -175,7 +176,7 @@ func (a *Applier) Undo(ctx context.Context, o Order) (Outcome, error) {
 	return a.try(ctx, o)
 }
 
-// Undoing returns the order with the text there was before the last committed change. ErrNothing where no change was
+// Undoing returns the order with the text from before the last committed change. ErrNothing where no change was
 // made, ErrEdited where the file is not as that change left it (Force undoes it all the same).
 func (a *Applier) Undoing(o Order) (Order, error) {
 	m, err := a.readMarker(lastName)
@@ -200,8 +201,8 @@ func (a *Applier) Undoing(o Order) (Order, error) {
 	return o, nil
 }
 
-// Last names the last change that was committed on this node, as its Order did, and when it was begun. The time is
-// zero where there was none.
+// Last gives the name, by its Order, of the last change that was committed on this node, and when it was begun.
+// The time is zero where there was none.
 func (a *Applier) Last() (change string, at time.Time, err error) {
 	m, err := a.readMarker(lastName)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Mention is one other file that names an interface of ours.
+// Mention is another file that names one of our interfaces.
 type Mention struct {
 	// Path and Line say where, from line 1.
 	Path string
@@ -17,11 +17,11 @@ type Mention struct {
 	NIC string
 	ID  string
 	How string
-	// Effects are sentences on what that does beside our file.
+	// Effects are sentences about its effect together with our file.
 	Effects []string
-	// Blocks is true where the interface would not become what our file says.
+	// Blocks is true where the interface would not get what our file says.
 	Blocks bool
-	// Remedy is a command that takes the definition out of that file.
+	// Remedy is a command that removes the definition from that file.
 	Remedy string
 }
 
@@ -31,9 +31,9 @@ func (m Mention) String() string {
 		strings.Join(m.Effects, "; "), m.Remedy)
 }
 
-// Mentions names every file besides Path that names an interface of ours, with its effect. others are the node's
-// files in netplan's order (ours may be among them and is passed over), ours is the file to be written, and nics
-// are the node's fabric interfaces: a match by MAC is found where their MAC is known.
+// Mentions lists every file besides Path that names one of our interfaces, with its effect. others are the
+// node's files in netplan's order (ours may be among them and is skipped), ours is the file to be written, and
+// nics are the node's fabric interfaces: a match by MAC is found where their MAC is known.
 func Mentions(others []Document, ours Document, nics []Twin) []Mention {
 	rest := slices.DeleteFunc(slices.Clone(others), func(d Document) bool { return d.Path == Path })
 	merged := Merge(rest)
@@ -45,7 +45,7 @@ func Mentions(others []Document, ours Document, nics []Twin) []Mention {
 		}
 		for _, doc := range rest {
 			if path.Base(doc.Path) == path.Base(Path) {
-				if path.Dir(doc.Path) == "/run/netplan" { // one in /lib is hidden by ours
+				if path.Dir(doc.Path) == "/run/netplan" { // a file in /lib is hidden by ours
 					out = append(out, Mention{Path: doc.Path, Line: 1, NIC: t.NIC, How: "by its own name", Blocks: true,
 						Effects: []string{"hides our file: of files with one name netplan reads the one in /run"},
 						Remedy:  "sudo rm " + doc.Path})
@@ -61,7 +61,8 @@ func Mentions(others []Document, ours Document, nics []Twin) []Mention {
 				case m.How != "":
 					m.otherID(whole(d, merged), own)
 				case d.ID == own.ID:
-					// Our definition would be merged into one that means another interface.
+					// Our definition would be merged into one that is for another
+					// interface.
 					m.How, m.Blocks = "as the id of another interface", true
 					m.Effects = []string{"its match would give our settings to whatever it matches"}
 				default:
@@ -91,10 +92,10 @@ func (m *Mention) effect(blocks bool, format string, args ...any) {
 	m.Blocks = m.Blocks || blocks
 }
 
-// sameID says what merging does: later files win, lists add up.
+// sameID describes what merging does: later files win, lists are concatenated.
 func (m *Mention) sameID(d, own Definition) {
 	later := path.Base(m.Path) > path.Base(Path)
-	// over tells the outcome of a single value.
+	// over describes the result for a single value.
 	over := func(what, theirs, mine string) {
 		if theirs == mine {
 			return
@@ -145,8 +146,8 @@ func (m *Mention) sameID(d, own Definition) {
 	}
 }
 
-// otherID says what two definitions of one interface do: netplan writes a file for each, and networkd takes the
-// first by name.
+// otherID describes what two definitions of one interface do: netplan writes a file for each, and networkd uses
+// the first by name.
 func (m *Mention) otherID(d, own Definition) {
 	switch {
 	case strings.EqualFold(d.Renderer, "NetworkManager"):
@@ -161,7 +162,7 @@ func (m *Mention) otherID(d, own Definition) {
 	}
 }
 
-// member says what a virtual device made of the interface does to it.
+// member describes what a virtual device made of the interface does to it.
 func (m *Mention) member(d Definition, merged []Definition, t Twin) bool {
 	by := ""
 	for _, below := range merged {
@@ -170,7 +171,7 @@ func (m *Mention) member(d Definition, merged []Definition, t Twin) bool {
 		}
 	}
 	if by == "" && d.uses(t.NIC) {
-		by = t.NIC // our own definition will be its id
+		by = t.NIC // our own definition's id will be the interface's name
 	}
 	switch {
 	case by == "":
@@ -185,7 +186,7 @@ func (m *Mention) member(d Definition, merged []Definition, t Twin) bool {
 	return true
 }
 
-// remedy takes the definition out of its file. netplan's own command knows files in /etc/netplan only.
+// remedy removes the definition from its file. netplan's own command only knows files in /etc/netplan.
 func remedy(d Definition) string {
 	if path.Dir(d.Path) != "/etc/netplan" || strings.ContainsAny(d.ID, ".'\" \\") {
 		return "sudoedit " + d.Path

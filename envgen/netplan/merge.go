@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// folders are where netplan looks, the later the stronger: of files with one name only the last is read.
+// folders are where netplan looks, in rising priority: of files with one name only the last is read.
 var folders = []string{"/lib/netplan", "/etc/netplan", "/run/netplan"}
 
-// InOrder sorts files as netplan reads them, by name whatever their folder, and drops those that a file of the same
-// name in a stronger folder hides.
+// InOrder sorts files as netplan reads them, by name regardless of their folder, and drops those hidden by a file
+// of the same name in a folder of higher priority.
 func InOrder(sources []Source) []Source {
 	rank := func(p string) int { return slices.Index(folders, path.Dir(p)) }
 	strongest := map[string]Source{}
@@ -30,8 +30,8 @@ func InOrder(sources []Source) []Source {
 	return out
 }
 
-// ParseAll reads a node's files in netplan's order. Files it cannot read are left out and named by the errors: what
-// they say of the fabric is not known.
+// ParseAll reads a node's files in netplan's order. Files that it cannot read are left out and named by the errors:
+// what they say of the fabric is unknown.
 func ParseAll(sources []Source) (docs []Document, unread []error) {
 	for _, s := range InOrder(sources) {
 		d, err := Parse(s)
@@ -48,7 +48,7 @@ func ParseAll(sources []Source) (docs []Document, unread []error) {
 // (but for link-local, which is one value). Definitions come in order of first mention; Path and Line are the last.
 //
 // `netplan get` merges as well, and is no help: it does not say which file a value is from, which every mention names; it
-// reads what lies on the disk, where a plan is judged before it is written; and it is a program of the machine's, where
+// reads what lies on the disk, where a plan is checked before that; and it is a program of the machine's, where
 // a plan is pure.
 func Merge(docs []Document) []Definition {
 	var out []Definition
@@ -129,8 +129,8 @@ func union[T comparable](a, b []T) []T {
 	return out
 }
 
-// names says by what a definition means the interface: "by name", "by MAC 4c:bb:...", or empty if it does not. A
-// match by driver is taken for ConnectX's.
+// names says by what a definition names the interface: "by name", "by MAC 4c:bb:...", or empty if it does not. A
+// match by driver is assumed to mean ConnectX.
 func (d Definition) names(t Twin) string {
 	if d.Match == nil {
 		if d.ID == t.NIC || d.SetName == t.NIC {
@@ -169,13 +169,13 @@ func glob(pattern, name string) bool {
 	return err == nil && ok
 }
 
-// uses reports whether a virtual definition (bond, bridge, VRF, VLAN) is made of what another one with that id is.
+// uses reports whether a virtual definition (bond, bridge, VRF, VLAN) is made of the one with that id.
 func (d Definition) uses(id string) bool { return d.Link == id || slices.Contains(d.Members, id) }
 
-// Settings are what an interface gets of all files together.
+// Settings are what an interface gets from all files together.
 type Settings struct {
 	DHCP4, DHCP6 bool
-	// LinkLocal is sorted; netplan's default is ipv6 alone.
+	// LinkLocal is sorted; netplan's default is only ipv6.
 	LinkLocal []string
 	// MTU is nil where no file sets it.
 	MTU       *int
@@ -186,8 +186,8 @@ type Settings struct {
 	ID string
 }
 
-// Effective returns what the files, in netplan's order, make of an interface; nil where none names it. Where several
-// definitions name it, networkd takes the first by name and ignores the others.
+// Effective returns the settings that the files, in netplan's order, give an interface; nil where none names it.
+// Where several definitions name it, networkd uses the first by name and ignores the others.
 func Effective(docs []Document, t Twin) *Settings {
 	var best *Definition
 	for _, d := range Merge(docs) {
@@ -207,7 +207,7 @@ func Effective(docs []Document, t Twin) *Settings {
 	return &s
 }
 
-// touches reports the interface of the cluster's own that a file would reconfigure: mgmt itself, or what mgmt, a
+// touches returns the interface of the cluster's own that a file would reconfigure: mgmt itself, or what mgmt, a
 // bond, bridge or VLAN, is made of. Empty means none.
 func touches(file Document, all []Document, mgmt Twin) string {
 	merged := Merge(all)
@@ -215,7 +215,7 @@ func touches(file Document, all []Document, mgmt Twin) string {
 		if how := whole(d, merged).names(mgmt); how != "" {
 			return fmt.Sprintf("%s (%s)", mgmt.NIC, how)
 		}
-		// From d upwards: what is made of it, and of that.
+		// From d upwards: what is made of it, and so on.
 		seen := map[string]bool{d.ID: true}
 		for queue := []string{d.ID}; len(queue) > 0; queue = queue[1:] {
 			for _, up := range merged {

@@ -1,10 +1,11 @@
-// Package netplan decides which addresses the fabric ports of a cluster get, writes them as one netplan file a
-// node, says what other netplan files do to the same interfaces, and puts a file in force so that a mistake undoes
-// itself. The plan is pure: the same input gives the same answer in any order, and an address once given stays.
+// Package netplan decides which addresses the fabric ports of a cluster get, writes them as one netplan file per
+// node, says what other netplan files do to the same interfaces, and puts a file in force such that a mistake
+// undoes itself. The plan is pure: the same input in any order gives the same answer, and an address once given
+// stays.
 //
 // It must not find out the cabling (the caller says which ports are joined), must not touch a netplan file other
 // than its own, must never configure the interface the cluster talks over, and must not decide which nodes apply
-// together: that is the caller's, through Config.Confirm.
+// together: that is the caller's decision, through Order.Agree.
 package netplan
 
 import (
@@ -17,10 +18,10 @@ import (
 	"sync"
 )
 
-// Path is the one file this package writes, as NVIDIA's playbooks call it.
+// Path is the only file that this package writes; NVIDIA's playbooks call it so.
 const Path = "/etc/netplan/40-cx7.yaml"
 
-// Kind is the shape of the cabling, in the words of whoever found it.
+// Kind is the shape of the cabling, as the caller found it.
 type Kind string
 
 const (
@@ -33,23 +34,25 @@ const (
 	KindIslands Kind = "islands" // groups of nodes with no cable between them
 )
 
-// Input is what a plan is made of: whole values, no references to the machine it runs on.
+// Input is what a plan is made from: whole values, no references to the machine it runs
+// on.
 type Input struct {
 	Kind  Kind
 	Nodes []Node
 	Links []Link
-	// Reserved are subnets no fabric address may lie in: management's, docker0's, the LAN's, of every node.
+	// Reserved are subnets that no fabric address may be in: those of management, docker0 and the LAN, of
+	// every node.
 	Reserved []Reserved
 	// Previous is the Allocation of the last plan; nil where there was none.
 	Previous *Allocation
-	// LinkLocal asks for the short form without addresses, for one cable between two nodes: each finds itself an
-	// address in 169.254/16, on the primary twins only, so that a job gets half the cable's rate.
+	// LinkLocal asks for the short form without addresses, for one cable between two nodes: each chooses its own
+	// address in 169.254/16, only on the primary twins, so that a job gets half the cable's rate.
 	LinkLocal bool
 }
 
 // Node is one member of the cluster.
 type Node struct {
-	// ID is unique and stays; Host is for people and gives newcomers their order.
+	// ID is unique and permanent; Host is for people and gives new nodes their order.
 	ID   string
 	Host string
 	// Management is the interface the cluster talks over. Empty where it is not known, which Applier refuses.
@@ -70,11 +73,13 @@ type Port struct {
 
 // Twin is one interface of a port.
 type Twin struct {
-	// NIC is the interface's name now. netplan files name it, so a plan is valid as long as the name is.
+	// NIC is the interface's current name. netplan files name it, so a plan is valid as long as the name
+	// is.
 	NIC string
-	// MAC finds definitions that name the interface by its address; empty where it is not known.
+	// MAC finds definitions that name the interface by its MAC; empty where it is not known.
 	MAC string
-	// PCI is the twin's identity in an Allocation: its PCI address. Where empty, NIC stands in.
+	// PCI is the twin's identity in an Allocation: its PCI address. Where it is empty, NIC is
+	// used.
 	PCI string
 }
 
@@ -90,7 +95,7 @@ type End struct {
 // is a port whose peer is away.
 type Link struct{ Ends []End }
 
-// Reserved is a subnet that is somebody else's.
+// Reserved is a subnet that is in use for something else.
 type Reserved struct {
 	Prefix netip.Prefix
 	// Why completes "overlaps": "docker0 of spark2".
@@ -100,14 +105,14 @@ type Reserved struct {
 // maxTwins bounds a port: GB10 has two, and a block of subnets has room for ten.
 const maxTwins = 8
 
-// nicName is what an interface may be called in a plan. The kernel allows nearly anything; udev makes these, and
-// whatever else is there would have to be escaped for netplan's globs.
+// nicName matches an interface's name in a plan. The kernel allows nearly anything; udev makes these, and other
+// names would need escaping in netplan's globs.
 var nicName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$`) })
 
-// slotName is what a port may be called: it ends up in a comment of the file.
+// slotName matches a port's slot: it is written into a comment of the file.
 var slotName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`) })
 
-// check refuses input that no topology can be: each message names the port at fault.
+// check refuses input that fits no topology; each message names the port at fault.
 func (in Input) check() error {
 	nodes := map[string]Node{}
 	ports := map[End]Port{}
@@ -178,8 +183,8 @@ func (n Node) check(ports map[End]Port) error {
 	return nil
 }
 
-// checkKind holds the kind against the links. The shapes that are made of others (mixed, chain, islands) have no
-// rule of their own.
+// checkKind compares the kind with the links. The composed shapes (mixed, chain, islands) have no rule of their
+// own.
 func (in Input) checkKind() error {
 	fail := func(want string) error {
 		return fmt.Errorf("plan netplan: the cabling is called %s, which is %s, but there are %d nodes and %d links",

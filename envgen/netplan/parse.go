@@ -25,7 +25,7 @@ type Source struct {
 // Document is what one netplan file says of interfaces. Absent facts are nil or empty.
 type Document struct {
 	Path string
-	// Renderer is the file's own for all its definitions: networkd or NetworkManager.
+	// Renderer is the file's own, for all its definitions: networkd or NetworkManager.
 	Renderer    string
 	Definitions []Definition
 }
@@ -44,19 +44,22 @@ type Definition struct {
 	SetName  string
 	DHCP4    *bool
 	DHCP6    *bool
-	// LinkLocal is nil where it is not said, and empty where it is said to be none.
+	// LinkLocal is nil where it is absent, and empty where it is set to none.
 	LinkLocal []string
 	// MTU in bytes.
 	MTU       *int
 	Addresses []netip.Prefix
-	// Members are the interfaces of a bond, bridge or VRF; Link is what a VLAN lies on.
+	// Members are the interfaces of a bond, bridge or VRF; Link is the interface below
+	// a VLAN.
 	Members []string
 	Link    string
-	// Others are the keys this package does not look into: routes, nameservers, ...
+	// Others are the keys that this package does not interpret: routes, nameservers,
+	// ...
 	Others []string
 }
 
-// Match chooses interfaces by what they are; all that is set must be true. Empty, it chooses all.
+// Match chooses interfaces by their properties; all that are set must hold. Empty, it matches
+// all.
 type Match struct {
 	// Name is a glob.
 	Name string
@@ -65,9 +68,9 @@ type Match struct {
 	Drivers []string
 }
 
-// Parse reads one netplan file as netplan does: of several YAML documents the first, a key that comes twice adds to
-// the first. It is stricter in one thing, YAML aliases, which no netplan file has; what it does not know it lists in
-// Others, for netplan learns new keys with each version.
+// Parse reads one netplan file as netplan does: of several YAML documents the first, and a repeated key is merged
+// into the first. Only YAML aliases, which no netplan file has, are refused. Unknown keys are listed in Others,
+// since each version of netplan adds some.
 func Parse(src Source) (Document, error) {
 	doc := Document{Path: src.Path}
 	if len(src.Data) > maxFile {
@@ -76,7 +79,7 @@ func Parse(src Source) (Document, error) {
 	var root yaml.Node
 	err := yaml.NewDecoder(bytes.NewReader(src.Data)).Decode(&root)
 	if errors.Is(err, io.EOF) {
-		return doc, nil // nothing but comments
+		return doc, nil // only comments
 	}
 	if err != nil {
 		return doc, fmt.Errorf("parse %s: %w", src.Path, err)
@@ -114,7 +117,7 @@ const (
 	maxNodes = 20_000
 )
 
-// plain refuses aliases, so that no file is larger than it looks, and files no person has written.
+// plain refuses aliases, so that no file is larger than it looks; netplan files have none.
 func (r *reader) plain(n *yaml.Node, depth int) error {
 	if r.nodes++; r.nodes > maxNodes {
 		return r.fail(n, "more than %d values", maxNodes)
@@ -180,7 +183,7 @@ func (r reader) network(n *yaml.Node, doc *Document) error {
 			return err
 		}
 		if value.Kind != yaml.MappingNode || key == "openvswitch" {
-			return nil // version, and whatever else is no list of devices
+			return nil // version, and anything else that is no list of devices
 		}
 		return r.pairs(value, func(id string, def *yaml.Node) error {
 			d := Definition{Path: r.path, Line: def.Line, Section: key, ID: id}
@@ -190,7 +193,8 @@ func (r reader) network(n *yaml.Node, doc *Document) error {
 				}
 				return nil
 			}
-			// A block mapping's line is that of its first key; the reader looks for the line above.
+			// A block mapping's line is that of its first key; the reader of a message wants the
+			// line above.
 			if def.Style&yaml.FlowStyle == 0 {
 				d.Line = max(1, lineOf(value, def))
 			}
@@ -254,7 +258,7 @@ func (r reader) definition(n *yaml.Node, d *Definition) error {
 	})
 }
 
-// truth reads what netplan takes for a truth value: YAML 1.1's words in any case.
+// truth reads what netplan accepts as a boolean: YAML 1.1's words in any case.
 func (r reader) truth(n *yaml.Node) (*bool, error) {
 	s, err := r.scalar(n)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// Plan is what an Input comes to.
+// Plan is the result of Make.
 type Plan struct {
-	// Allocation is to be remembered for the next plan, also before the files are applied.
+	// Allocation must be remembered for the next plan, even before the files are applied.
 	Allocation Allocation
 	// Files are one for each node that has a port with an address, by the nodes' numbers.
 	Files []File
-	// Notes are sentences on what the plan could not do, or had to move.
+	// Notes are sentences on what the plan could not do, or had to change.
 	Notes []string
 }
 
@@ -25,7 +25,7 @@ type File struct {
 	Host string
 	// Text is the content of Path. Its mode must be 0600.
 	Text string
-	// Interfaces are what Text says, by port and twin.
+	// Interfaces are the content of Text, by port and twin.
 	Interfaces []Interface
 	// Peers are the addresses of others that must answer once all nodes have applied their files.
 	Peers []Peer
@@ -37,15 +37,15 @@ type Interface struct {
 	// Port is the name of its port, Second true for all twins but the primary.
 	Port   string
 	Second bool
-	// Address is not valid in the link-local form.
+	// Address is invalid in the link-local form.
 	Address netip.Prefix
 }
 
-// Peer is somebody who must be reachable over an interface of this node.
+// Peer is a node that must be reachable over an interface of this node.
 type Peer struct {
 	Node string
 	Host string
-	// NIC is the interface of this node, Addr the peer's address. Addr is not valid in the link-local form: there the
+	// NIC is the interface of this node, Addr the peer's address. Addr is invalid in the link-local form: there the
 	// peer is found by asking who answers on NIC.
 	NIC  string
 	Addr netip.Addr
@@ -86,22 +86,22 @@ func Make(in Input) (Plan, error) {
 	return plan, nil
 }
 
-// addPort adds a port's interfaces to the file, and as peers everybody on the same subnets.
+// addPort adds a port's interfaces to the file, and all ports on the same subnets as peers.
 func (a *allocator) addPort(f *File, n Node, p Port) {
 	end := End{n.ID, p.Slot}
-	rail, at, ok := a.next.seat(end)
+	rail, at, ok := a.next.find(end)
 	if !ok {
 		return
 	}
 	r := a.next.Rails[rail]
 	for i, twin := range p.Twins {
-		mine := r.Seats[at].Twins[slices.IndexFunc(r.Seats[at].Twins, func(t SeatTwin) bool { return t.Key == twin.key() })]
+		mine := r.Ports[at].Twins[slices.IndexFunc(r.Ports[at].Twins, func(t RailTwin) bool { return t.Key == twin.key() })]
 		f.Interfaces = append(f.Interfaces, Interface{Twin: twin, Port: p.name(), Second: i > 0,
 			Address: netip.PrefixFrom(mine.Addr, r.Subnets[mine.Lane].Bits())})
 		if !a.live(end) {
 			continue
 		}
-		for _, s := range r.Seats {
+		for _, s := range r.Ports {
 			if s.Node == n.ID || !a.live(s.End) {
 				continue
 			}
@@ -114,8 +114,8 @@ func (a *allocator) addPort(f *File, n Node, p Port) {
 	}
 }
 
-// linkLocal is the form of NVIDIA's playbook for two nodes and one cable: both ports' primary twins look for an
-// address by themselves, so that the cable may be in either.
+// linkLocal is the form of NVIDIA's playbook for two nodes and one cable: both ports' primary twins choose
+// their own addresses, so that the cable may be in either port.
 func (a *allocator) linkLocal() Plan {
 	a.number()
 	plan := Plan{Allocation: a.next, Notes: []string{
@@ -149,8 +149,8 @@ func sortedPorts(n Node) []Port {
 	return ports
 }
 
-// render writes the file. It is text, not an encoder's output, so that a new version of the encoder never looks
-// like a change to apply, and so that it says no and not "no".
+// render writes the file as text, without an encoder, so that a new version of the encoder never looks like a
+// change to apply, and so that it says no and not "no".
 func render(interfaces []Interface) string {
 	var b strings.Builder
 	b.WriteString("# Written by sparkrun netplan apply, which writes it anew: do not edit. Name these interfaces in no\n" +
@@ -171,8 +171,8 @@ func render(interfaces []Interface) string {
 	return b.String()
 }
 
-// quote writes a name as a YAML key. Names that look like a number or a truth value are strings only in quotes; of
-// what nicName allows nothing needs escaping within them.
+// quote writes a name as a YAML key. Names that look like a number or a boolean need quotes to be strings; nothing
+// that nicName allows needs escaping within them.
 func quote(name string) string {
 	switch strings.ToLower(name) {
 	case "y", "n", "yes", "no", "on", "off", "true", "false", "null":

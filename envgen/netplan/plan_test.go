@@ -170,7 +170,7 @@ func TestPlanSaysNo(t *testing.T) {
 		{"everything reserved", change(pair1(), func(in *Input) { in.Reserved = []Reserved{{pfx("0.0.0.0/0"), "the world"}} }), "no private subnet is left"},
 		{"an allocation with an address twice", change(pair1(), func(in *Input) {
 			prev := mustMake(t, pair1()).Allocation
-			prev.Rails[0].Seats[1].Twins[0].Addr = prev.Rails[0].Seats[0].Twins[0].Addr
+			prev.Rails[0].Ports[1].Twins[0].Addr = prev.Rails[0].Ports[0].Twins[0].Addr
 			in.Previous = &prev
 		}), "not in 192.168.177.0/24, or taken"},
 	} {

@@ -6,12 +6,13 @@ import (
 	"net/netip"
 )
 
-// hostBase is added to a node's number: node 1 is .11, as in the guides owners have followed so far.
+// hostBase is added to a node's number: node 1 is .11, as in the guides that owners have followed so
+// far.
 const hostBase = 10
 
-// blocks yields the first octets of each block of ten /24 subnets, in the order they are given out: first the
-// guides' own 192.168.177, .187, ..., .247, then private ranges that routers and Docker seldom take, and last the
-// range for benchmarks (RFC 2544), which is nobody's LAN.
+// blocks yields the first octets of each block of ten /24 subnets, in the order in which they are given out:
+// first the guides' own 192.168.177, .187, ..., .247, then private ranges that routers and Docker seldom use, and
+// last the range for benchmarks (RFC 2544), which no LAN uses.
 func blocks() iter.Seq[[3]byte] {
 	return func(yield func([3]byte) bool) {
 		for third := 177; third <= 247; third += 10 {
@@ -31,7 +32,7 @@ func blocks() iter.Seq[[3]byte] {
 	}
 }
 
-// takeBlock finds count subnets side by side of which none overlaps what is taken.
+// takeBlock finds count adjacent subnets of which none overlaps what is taken.
 func takeBlock(count int, taken func(netip.Prefix) bool) ([]netip.Prefix, bool) {
 block:
 	for b := range blocks() {
@@ -47,8 +48,8 @@ block:
 	return nil, false
 }
 
-// hostAddr is the address of a subnet for a node's number; where that is taken or does not fit, the first after it
-// that is free, then the first before it.
+// hostAddr is the address in a subnet for a node's number; where that is taken or does not fit, the first free one
+// after it, then the first before it.
 func hostAddr(subnet netip.Prefix, number int, taken map[netip.Addr]bool) (netip.Addr, bool) {
 	base := binary.BigEndian.Uint32(subnet.Masked().Addr().AsSlice())
 	last := uint32(1)<<(32-subnet.Bits()) - 2 // the one before the broadcast address

@@ -10,9 +10,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// Changes says in a line each what is different in a later view of a cluster, as people would tell it: nodes, then
-// their ports and devices, then cables, the shape, and mistakes. It is empty exactly where nothing that it knows of
-// differs; GIDs and probes are looked at in the inventories, which may be nil.
+// Changes lists the differences of a later view of a cluster, one line each: nodes, then their ports and devices,
+// then cables, the shape, and findings. It is empty exactly where nothing that it compares differs; GIDs and probes
+// are compared in the inventories, which may be nil.
 func Changes(before, after Scene) []string {
 	d := diff{before: before, after: after}
 	for _, n := range before.Topology.Nodes {
@@ -36,7 +36,7 @@ func Changes(before, after Scene) []string {
 	return d.lines
 }
 
-// Scene is a topology and the inventories it was made of, by node id.
+// Scene is a topology and the inventories from which it was derived, by node id.
 type Scene struct {
 	Topology    envgen.Topology
 	Inventories map[string]envgen.Inventory
@@ -85,7 +85,7 @@ func (d *diff) node(was, is envgen.TopologyNode) {
 	}
 }
 
-// device tells of one twin. What a lost link takes along (state, speed) goes without saying.
+// device reports one twin. What a lost link changes too (state, speed) is not repeated.
 func (d *diff) device(port, id string, was, is envgen.DeviceState, linkTold bool) {
 	name := port + " " + plain.Line(is.HCA)
 	if was.NIC != is.NIC {
@@ -113,7 +113,7 @@ func (d *diff) device(port, id string, was, is envgen.DeviceState, linkTold bool
 	d.set(name, "GID", gidNames(d.before.Inventories[id], is.HCA), gidNames(d.after.Inventories[id], is.HCA))
 }
 
-// set tells which members of a set came and went.
+// set reports which members of a set were removed and added.
 func (d *diff) set(name, what string, was, is []string) {
 	for _, x := range was {
 		if !slices.Contains(is, x) {
@@ -127,8 +127,8 @@ func (d *diff) set(name, what string, was, is []string) {
 	}
 }
 
-// links tells of cables that went and came. One that was seen and has no link is gone, too: the other end's word of that
-// comes a moment later and is no news.
+// links reports cables that are gone and new ones. One that was seen and has no link is gone, too; when the other
+// end reports that a moment later, it is no change.
 func (d *diff) links() {
 	was, is := liveLinks(d.before.Topology), liveLinks(d.after.Topology)
 	for _, name := range was {
@@ -162,7 +162,8 @@ func (d *diff) findings() {
 	}
 }
 
-// liveLinks name each link that is up by its kind and ends: "cable: spark1 port 0 - spark2 port 0".
+// liveLinks names each link that is up by its kind and ends: "cable: spark1 port 0 - spark2 port
+// 0".
 func liveLinks(t envgen.Topology) []string {
 	var names []string
 	for _, l := range t.Links {
@@ -190,7 +191,8 @@ func addressNames(prefixes []netip.Prefix) []string {
 	return names
 }
 
-// gidNames are the rows that RoCE v2 uses over IPv4, by index: the index is what moves.
+// gidNames are the rows that RoCE v2 uses over IPv4, with their index, which may
+// change.
 func gidNames(inv envgen.Inventory, hca string) []string {
 	h, _ := inv.Device(hca)
 	var names []string

@@ -80,7 +80,8 @@ func Codes() []string {
 	}
 }
 
-// Commands that show what a hand has to mend, or give every port the addresses its cable asks for.
+// Commands that show what needs a person's hands, or give every port the addresses that its cable
+// needs.
 const (
 	showCabling  = "sparkrun fabric --map"
 	showPorts    = "sparkrun fabric"
@@ -91,15 +92,16 @@ const (
 	overrideFabric     = "sudo sparkrun agent"
 )
 
-// checker gathers findings.
+// checker collects findings.
 type checker struct {
 	w *world
 	t envgen.Topology
-	// laned has the usable addresses of each port that are in a lane.
+	// laned are the usable addresses of each port that are in a lane.
 	laned map[laneKey]bool
-	// subnets says which ports have a usable address in a subnet.
+	// subnets maps each subnet to the ports with a usable address in it.
 	subnets map[netip.Prefix][]*port
-	// misled are the cables that addresses want elsewhere, by link: one finding a cable, the clearest.
+	// misled are the cables that by the addresses should lead elsewhere, by link: one finding for each
+	// cable, the clearest.
 	misled map[int]misled
 	found  []envgen.Finding
 }
@@ -109,7 +111,7 @@ type laneKey struct {
 	addr netip.Addr
 }
 
-// check runs every rule. A rule looks at the whole and adds what it finds; the order is settled at the end.
+// check runs every rule. A rule looks at everything and adds what it finds; they are sorted at the end.
 func check(w *world, t envgen.Topology) []envgen.Finding {
 	c := &checker{w: w, t: t, laned: map[laneKey]bool{}, subnets: map[netip.Prefix][]*port{}, misled: map[int]misled{}}
 	for _, l := range t.Lanes {
@@ -155,8 +157,8 @@ func (c *checker) add(code string, s envgen.Severity, h *host, p *port, device, 
 	c.found = append(c.found, f)
 }
 
-// cost is what a fault at this node means: an error where it has no way left to any other by RoCE, else a warning.
-// A node alone needs none.
+// cost is the severity of a fault at this node: an error where it leaves the node no RoCE path to any other, else
+// a warning. A single node needs none.
 func (c *checker) cost(h *host) envgen.Severity {
 	if len(c.w.hosts) < 2 || slices.ContainsFunc(h.ports, func(p *port) bool { return c.reaches(p) }) {
 		return envgen.SeverityWarning
@@ -243,7 +245,7 @@ func (c *checker) otherNIC(inv envgen.Inventory) string {
 	return "IFACE"
 }
 
-// checkNames finds hosts that people and NCCL cannot tell apart.
+// checkNames finds hosts whose names cannot be told apart by people or NCCL.
 func (c *checker) checkNames() {
 	for i, h := range c.w.hosts {
 		if i > 0 && c.w.hosts[i-1].Host == h.Host {
@@ -254,7 +256,7 @@ func (c *checker) checkNames() {
 	}
 }
 
-// checkFirmware compares the firmware of like devices in all nodes.
+// checkFirmware compares the firmware of equal devices in all nodes.
 func (c *checker) checkFirmware() {
 	newest := map[string]string{}
 	each(c.w, func(_ *port, d device) {

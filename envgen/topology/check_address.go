@@ -10,7 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// checkAddresses judges the addresses of all fabric ports.
+// checkAddresses evaluates the addresses of all fabric ports.
 func (c *checker) checkAddresses() {
 	c.checkDuplicates()
 	for _, p := range c.w.ports {
@@ -35,12 +35,12 @@ func (c *checker) checkAddresses() {
 	c.checkGIDIndices()
 }
 
-// checkDeviceAddresses wants exactly one IPv4 address with a RoCE v2 row.
+// checkDeviceAddresses requires exactly one IPv4 address with a RoCE v2 row.
 func (c *checker) checkDeviceAddresses(p *port, d device) {
 	h := p.host
 	switch len(d.addrs) {
 	case 0:
-		if p.addressed() { // where no twin has one, the primary says so for both
+		if p.addressed() { // where no twin has one, one finding about the primary is enough
 			c.add(CodeNoIPv4, c.cost(h), h, p, d.Name,
 				fmt.Sprintf("%s of %s has no IPv4 address, and %s no RoCE v2 GID that counts: jobs use the other twin alone, at half of the port's bandwidth",
 					d.nic.Name, p.full(), d.Name),
@@ -120,7 +120,7 @@ func (c *checker) checkOverlaps(p *port, d device) {
 }
 
 // checkDuplicates finds one address on two interfaces, of one node or of two. Bridges are left out: docker0 has the
-// same on every node, and nobody sees it from outside.
+// same address on every node, and it is not visible outside.
 func (c *checker) checkDuplicates() {
 	type holder struct {
 		h   *host
@@ -139,7 +139,7 @@ func (c *checker) checkDuplicates() {
 					continue
 				}
 				if !a.Addr().Is4() || first.h == h && first.nic.Name == n.Name {
-					continue // everyone may have the same IPv6 link-local address
+					continue // all may have the same IPv6 link-local address
 				}
 				c.add(CodeDuplicateAddress, envgen.SeverityError, h, c.portOf(h, n.Name), n.Name,
 					fmt.Sprintf("%s has address %s on %s, which %s has on %s", h.Host, a.Addr(), n.Name, first.h.Host, first.nic.Name),
@@ -149,7 +149,7 @@ func (c *checker) checkDuplicates() {
 	}
 }
 
-// portOf is the port an interface belongs to; nil where it is none of the fabric's.
+// portOf is the port of an interface; nil where it is not a fabric port's.
 func (c *checker) portOf(h *host, nic string) *port {
 	if i, ok := h.byName[nic]; ok {
 		return h.ports[i]
@@ -157,7 +157,8 @@ func (c *checker) portOf(h *host, nic string) *port {
 	return nil
 }
 
-// checkTwinSubnets finds twins in one subnet: the kernel then answers for both on either.
+// checkTwinSubnets finds twins in one subnet: the kernel then answers for both addresses
+// on either.
 func (c *checker) checkTwinSubnets(p *port) {
 	for i, d := range p.devices {
 		for _, e := range p.devices[i+1:] {
@@ -212,8 +213,8 @@ func commonSubnet(p, q *port) (a, b netip.Prefix, ok bool) {
 	return a, b, false
 }
 
-// checkSubnetLinks finds a subnet in use over two links that no node has both of: its addresses say that the nodes
-// reach one another, and they do not.
+// checkSubnetLinks finds a subnet in use over two links that have no node in common: by their addresses the nodes
+// should reach one another, and they do not.
 func (c *checker) checkSubnetLinks() {
 	first := map[netip.Prefix]envgen.Lane{}
 	for _, l := range c.t.Lanes {
@@ -225,7 +226,7 @@ func (c *checker) checkSubnetLinks() {
 		if l.Subnet.Overlaps(linkLocal) || slices.ContainsFunc(l.Ends, func(e envgen.LaneEnd) bool {
 			return slices.ContainsFunc(other.Ends, func(o envgen.LaneEnd) bool { return o.Node == e.Node })
 		}) {
-			continue // the node that has both is told by checkPortSubnets
+			continue // checkPortSubnets reports a node that is on both
 		}
 		end := l.Ends[0]
 		p := c.w.portAt(envgen.PortEnd{Node: end.Node, Slot: end.Path.Slot})
@@ -236,15 +237,15 @@ func (c *checker) checkSubnetLinks() {
 	}
 }
 
-// checkPartners finds usable addresses that reach nobody, and says why: the cable leads elsewhere, the lengths of the
-// prefixes differ, or nobody else has the subnet.
+// checkPartners finds usable addresses that reach no other node, and says why: the cable leads elsewhere, the
+// prefix lengths differ, or no other node has the subnet.
 func (c *checker) checkPartners(p *port) {
 	if len(c.w.hosts) < 2 || c.lonely(p) {
-		return // a port that hears nobody is told as such
+		return // that no member is heard there is a finding already
 	}
 	for _, d := range p.devices {
 		if slices.ContainsFunc(d.paths, func(path envgen.Path) bool { return c.laned[laneKey{p.id, path.Addr}] }) {
-			continue // one address that works is enough; see several-ipv4
+			continue // one working address is enough; see several-ipv4
 		}
 		for _, path := range d.paths {
 			if path.Subnet.Overlaps(linkLocal) {
@@ -261,9 +262,11 @@ func (c *checker) checkPartners(p *port) {
 			case len(same) > 0 && c.elsewhere(p, same[0]):
 				c.swapped(p, path, same[0])
 			case len(same) > 0:
-				// A duplicate address, or a probe that sees no cable: told by their own rules.
+				// A duplicate address, or a probe that sees no cable: other rules report
+				// these.
 			case c.faultOpposite(p, path.Subnet):
-				// The other end has the address, or should, on a device that is at fault: told there.
+				// The other end has the address, or should have it, on a faulty device: reported
+				// there.
 			case near != nil:
 				c.add(CodePrefixUnequal, envgen.SeverityError, p.host, p, path.HCA,
 					fmt.Sprintf("%s of %s is in %s and %s in %s: the lengths of the prefixes differ", path.NIC,
@@ -278,8 +281,8 @@ func (c *checker) checkPartners(p *port) {
 	}
 }
 
-// faultOpposite reports whether another node has an address in the subnet that it cannot use, or the far end of the
-// port's cable lacks the twin or the address that would be the partner.
+// faultOpposite reports whether another node has an address in the subnet that it cannot use, or whether the far
+// end of the port's cable lacks the twin or the address that would be the partner.
 func (c *checker) faultOpposite(p *port, subnet netip.Prefix) bool {
 	for _, q := range c.w.ports {
 		if q.host == p.host || q.role == envgen.RoleLAN {
@@ -299,7 +302,8 @@ func (c *checker) faultOpposite(p *port, subnet netip.Prefix) bool {
 	return false
 }
 
-// overlapping finds a port of another node in a subnet that overlaps this one and is not it.
+// overlapping finds another node's port in a subnet that overlaps this one and differs from
+// it.
 func (c *checker) overlapping(p *port, subnet netip.Prefix) (*port, netip.Prefix) {
 	for _, other := range slices.SortedStableFunc(maps.Keys(c.subnets), comparePrefixes) {
 		if other == subnet || !other.Overlaps(subnet) {
@@ -314,13 +318,13 @@ func (c *checker) overlapping(p *port, subnet netip.Prefix) (*port, netip.Prefix
 	return nil, netip.Prefix{}
 }
 
-// elsewhere reports whether the probe saw where one of the two ports leads, and that is not to the other.
+// elsewhere reports whether the probe saw that one of the two ports leads to a third.
 func (c *checker) elsewhere(p, q *port) bool {
 	i, j := c.w.linkOf[p.id], c.w.linkOf[q.id]
 	return i != j && (i >= 0 && c.w.links[i].Seen || j >= 0 && c.w.links[j].Seen)
 }
 
-// farEnds says what the probe saw at the other end of the port's cable.
+// farEnds describes what the probe saw at the other end of the port's cable.
 func (c *checker) farEnds(p *port) string {
 	i := c.w.linkOf[p.id]
 	if i < 0 || !c.w.links[i].Seen {
@@ -346,7 +350,7 @@ func (c *checker) farEnds(p *port) string {
 	return "; its cable leads to " + joinWords(words)
 }
 
-// checkLinkLocal finds automatic addresses that do not tell where a cable leads.
+// checkLinkLocal finds automatic addresses that do not show where a cable leads.
 func (c *checker) checkLinkLocal() {
 	for _, h := range c.w.hosts {
 		for _, p := range linkLocalPorts(h) {
@@ -392,8 +396,8 @@ func (c *checker) checkLanes() {
 	}
 }
 
-// checkGIDIndices says that the RoCE v2 rows lie at different indices: harmless, for nothing pins one, and the reason
-// why nothing may.
+// checkGIDIndices reports that the RoCE v2 rows have different indices. That is harmless, since nothing pins an
+// index, and the reason why nothing may.
 func (c *checker) checkGIDIndices() {
 	rows := map[int][]string{}
 	for _, p := range c.w.ports {

@@ -8,7 +8,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// checkCables judges what the probe saw, link by link.
+// checkCables evaluates what the probe saw, link by link.
 func (c *checker) checkCables() {
 	told := map[*port]bool{}
 	for _, cable := range c.w.lost {
@@ -47,12 +47,13 @@ func (c *checker) checkCables() {
 	}
 }
 
-// lonely reports whether a probe listens on a live fabric port and hears nobody.
+// lonely reports whether a probe listens on a live fabric port and hears no member.
 func (c *checker) lonely(p *port) bool {
 	return p.role == envgen.RoleFabric && p.live && p.probed && c.w.linkOf[p.id] < 0
 }
 
-// remembered reports whether a cable was seen at the port whose far end has no link now: told there.
+// remembered reports whether a cable was seen at the port whose far end has no link now: that end
+// reports it.
 func (c *checker) remembered(p *port) bool {
 	return slices.ContainsFunc(c.w.links, func(l envgen.Link) bool {
 		return !l.Up && slices.Contains(l.Ends, envgen.PortEnd{Node: p.host.ID, Slot: p.Slot})
@@ -63,7 +64,7 @@ func (c *checker) othersProbe(h *host) bool {
 	return slices.ContainsFunc(c.w.ports, func(p *port) bool { return p.host != h && p.probed })
 }
 
-// lostCable tells of a cable to a node or a port that is not in the input.
+// lostCable reports a cable to a node or a port that is not in the input.
 func (c *checker) lostCable(cable envgen.Cable, told map[*port]bool) {
 	for _, e := range [][2]envgen.CableEnd{{cable.A, cable.B}, {cable.B, cable.A}} {
 		h := c.w.host(e[0].Node)
@@ -87,19 +88,20 @@ func (c *checker) lostCable(cable envgen.Cable, told map[*port]bool) {
 	}
 }
 
-// misled is a cable that leads from port p to another port than p's address asks for. clear is true where both are
-// ports of one node: then it is said which plug goes where.
+// misled is a cable that leads from port p to another port than p's address needs. clear is true where both are
+// ports of one node: then the finding says which plug goes where.
 type misled struct {
 	p, far, partner *port
 	path            envgen.Path
 	clear           bool
 }
 
-// swapped notes a port whose address belongs with another port than its cable leads to.
+// swapped records a port whose address belongs with another port than its cable leads
+// to.
 func (c *checker) swapped(p *port, path envgen.Path, partner *port) {
 	i := c.w.linkOf[p.id]
 	if i < 0 || !c.w.links[i].Seen {
-		return // the partner's cable is known, and told from its side
+		return // the partner's cable is known, and reported from its side
 	}
 	m := misled{p: p, partner: partner, path: path}
 	for _, e := range c.w.links[i].Ends {
@@ -108,7 +110,7 @@ func (c *checker) swapped(p *port, path envgen.Path, partner *port) {
 		}
 	}
 	if m.far == nil {
-		return // a loop, told as one
+		return // a loop, which is reported as such
 	}
 	m.clear = !c.w.links[i].Switched && partner.host == m.far.host
 	if told, ok := c.misled[i]; !ok || m.clear && !told.clear {
@@ -134,14 +136,15 @@ func (c *checker) tellMisled() {
 	}
 }
 
-// checkOrder compares the order in which the nodes of a group have their common lanes: NCCL joins the first device of
-// one node with the first of the other, and never looks whether a cable does.
+// checkOrder compares the order in which the nodes of a group have their common lanes: NCCL joins the first device
+// of one node with the first of the other, without checking that a cable does.
 func (c *checker) checkOrder() {
 	for _, g := range c.t.Groups {
 		if len(g.Nodes) < 2 {
 			continue
 		}
-		// A lane that lacks one of the group is of no use to a job on all of it; in a ring every lane does.
+		// A lane without one of the group's nodes is useless to a job on all of them; in a ring every lane
+		// is such.
 		var shared []envgen.Lane
 		for _, l := range c.t.Lanes {
 			if !l.Spoilt && !slices.ContainsFunc(g.Nodes, func(id string) bool {
@@ -180,7 +183,7 @@ func (c *checker) laneOrder(id string, lanes []envgen.Lane) []string {
 				for _, l := range lanes {
 					name := l.Subnet.String()
 					if l.Subnet.Overlaps(linkLocal) {
-						name = fmt.Sprintf("link %d", l.Link+1) // everyone's subnet; the cable tells them apart
+						name = fmt.Sprintf("link %d", l.Link+1) // all share this subnet; the cable tells the lanes apart
 					}
 					if !slices.Contains(order, name) && slices.Contains(l.Ends, envgen.LaneEnd{Node: id, Path: path}) {
 						order = append(order, name)
@@ -192,7 +195,7 @@ func (c *checker) laneOrder(id string, lanes []envgen.Lane) []string {
 	return order
 }
 
-// checkShape judges the whole.
+// checkShape evaluates the shape of the whole fabric.
 func (c *checker) checkShape() {
 	for _, g := range c.t.Groups {
 		switch g.Shape {
@@ -218,7 +221,8 @@ func (c *checker) checkShape() {
 	}
 }
 
-// RoCE reports whether the port is Ethernet: InfiniBand needs neither cables seen nor subnets.
+// RoCE reports whether the port is Ethernet: InfiniBand needs neither probed cables nor
+// subnets.
 func (p *port) RoCE() bool { return p.devices[0].RoCE() }
 
 func (c *checker) hostsOf(g envgen.Group) []string {
@@ -229,7 +233,7 @@ func (c *checker) hostsOf(g envgen.Group) []string {
 	return names
 }
 
-// freePort names a port of the node without a link, for the reader to plug in.
+// freePort names a port of the node without a link, as a suggestion where to plug in.
 func (c *checker) freePort(h *host) string {
 	for _, p := range h.ports {
 		if c.w.linkOf[p.id] < 0 {
@@ -239,8 +243,9 @@ func (c *checker) freePort(h *host) string {
 	return h.Host
 }
 
-// checkRing wants port 0 of each node cabled to port 1 of the next. Which plugs are wrong: each node points one way
-// round with its port 0, and those that point against the majority have their two plugs crossed.
+// checkRing requires port 0 of each node to be cabled to port 1 of the next. To find the wrong plugs: each node
+// points in one direction of the ring with its port 0, and those that point against the majority have their two
+// plugs swapped.
 func (c *checker) checkRing(g envgen.Group) {
 	type wiring struct {
 		h        *host
@@ -254,7 +259,7 @@ func (c *checker) checkRing(g envgen.Group) {
 		next := c.w.host(g.Nodes[(i+1)%len(g.Nodes)])
 		zero, one := c.numbered(h, 0), c.numbered(h, 1)
 		if zero == nil || one == nil || c.far(zero) == nil || c.far(one) == nil {
-			return // no machine with two numbered ports: nothing says how it ought to be
+			return // without two numbered ports nothing says which order is right
 		}
 		n := wiring{h: h, forward: c.far(zero).host == next, prev: c.far(zero), to: c.far(one)}
 		if n.forward {
@@ -262,7 +267,7 @@ func (c *checker) checkRing(g envgen.Group) {
 		}
 		nodes = append(nodes, n)
 	}
-	// In a tie the lowest host is right.
+	// In a tie the lowest host decides.
 	right := forward*2 > len(nodes) || forward*2 == len(nodes) && nodes[0].forward
 	for _, n := range nodes {
 		if n.forward == right {

@@ -17,13 +17,13 @@ const (
 	// pcieGTps and pcieLanes are the link of one twin in a GB10 machine: Gen5 x4.
 	pcieGTps  = 32
 	pcieLanes = 4
-	// twinGbps is what ib_write_bw reaches over one twin with MTU 1500; degradedGbps, half of it, cannot be told by
-	// tuning. ConnectX-7 was seen at 13 Gb/s while the link said 200.
+	// twinGbps is what ib_write_bw reaches over one twin with MTU 1500; no tuning explains degradedGbps, half of
+	// it. ConnectX-7 was seen at 13 Gb/s while the link said 200.
 	twinGbps     = 111.7
 	degradedGbps = twinGbps / 2
 )
 
-// checkPort judges one port and its twins, beside its addresses.
+// checkPort evaluates one port and its twins, except its addresses.
 func (c *checker) checkPort(p *port) {
 	h := p.host
 	if p.role == envgen.RoleLAN {
@@ -53,8 +53,8 @@ func (c *checker) checkPort(p *port) {
 	}
 }
 
-// twins is how many devices the port should have: as many as another port of its node, or as the same port of another
-// node with the same NIC. A server's ports have one each.
+// twins is how many devices the port should have: as many as another port of its node, or as the same port of
+// another node with the same NIC. A server's ports have one each.
 func (c *checker) twins(p *port) int {
 	most := len(p.devices)
 	for _, q := range p.host.ports {
@@ -81,7 +81,7 @@ func (c *checker) netdevOfMissing(p *port) (envgen.NIC, bool) {
 	return envgen.NIC{}, false
 }
 
-// checkLAN tells of a port that jobs leave alone, and why: its owner may have meant it for the fabric.
+// checkLAN reports a port that jobs do not use, and why: its owner may have meant it for the fabric.
 func (c *checker) checkLAN(p *port) {
 	if !p.live {
 		return
@@ -97,8 +97,8 @@ func (c *checker) checkLAN(p *port) {
 		c.declare(p))
 }
 
-// declare is the command that has jobs use the port beside those of its node that they use now: one that is declared
-// shuts out all that are not.
+// declare is the command that has jobs use the port besides those that the node uses now: a declared port excludes
+// all that are not declared.
 func (c *checker) declare(p *port) string {
 	remedy := overrideFabric
 	for _, q := range c.w.ports {
@@ -119,7 +119,7 @@ func (c *checker) straightToMember(p *port) bool {
 	return l.Seen && !l.Switched && len(l.Ends) == 2 && l.Ends[0].Node != l.Ends[1].Node
 }
 
-// checkNoLink tells of a port without a link that should have one: it has addresses, or a cable was seen there.
+// checkNoLink reports a port without a link that should have one: it has addresses, or a cable was seen there.
 func (c *checker) checkNoLink(p *port) {
 	var addrs []string
 	for _, d := range p.devices {
@@ -173,7 +173,7 @@ func carrierWord(n envgen.NIC) string {
 	return "has no carrier"
 }
 
-// checkDevice judges one device of a live fabric port.
+// checkDevice evaluates one device of a live fabric port.
 func (c *checker) checkDevice(p *port, d device) {
 	h := p.host
 	if !d.hasNIC {
@@ -209,7 +209,7 @@ func (c *checker) checkDevice(p *port, d device) {
 			fmt.Sprintf("sudo ip link set dev %s mtu %d", d.nic.Name, envgen.JumboMTU))
 	}
 	gb10 := c.twins(p) > 1
-	// Both twins tell the one cable's speed.
+	// Both twins report the same cable's speed.
 	if s := d.nic.SpeedMbps; s != nil && *s < portMbps && (gb10 || d.Type == typeConnectX7) &&
 		d.Name == p.devices[0].Name {
 		c.add(CodeLinkSpeed, envgen.SeverityWarning, h, p, d.nic.Name,
@@ -252,7 +252,7 @@ func (c *checker) checkPCIe(p *port, d device) {
 		fmt.Sprintf("%s %s", pciWord(d.PCI), words), fmt.Sprintf("sudo lspci -vv -s %s", pciWord(d.PCI)))
 }
 
-// The counters that speak of a bad cable or socket, and those that speak of lost packets.
+// The counters of a bad cable or socket, and those of lost packets.
 var (
 	wireCounters = []string{"symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors",
 		"local_link_integrity_errors", "rx_icrc_encapsulated"}
@@ -260,8 +260,8 @@ var (
 		"rnr_nak_retry_err", "roce_adp_retrans_to", "rx_dct_connect_drops"}
 )
 
-// lossesPerSecond is how many lost packets a second are worth a word: a healthy cable has none for hours, and a burst
-// at the start of a job is no harm.
+// lossesPerSecond is how many lost packets a second are reported: a healthy cable has none for hours, and a burst
+// at the start of a job is harmless.
 const lossesPerSecond = 1
 
 func (c *checker) checkFigures(p *port, d device) {
@@ -289,7 +289,7 @@ func (c *checker) checkFigures(p *port, d device) {
 	}
 }
 
-// counted lists the counters of the set that rose, by name, and their sum.
+// counted lists those counters of the set that rose, by name, and their sum.
 func counted(k envgen.Counters, set []string) (words string, sum uint64) {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(k.Counts)) {

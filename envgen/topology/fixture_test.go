@@ -120,7 +120,7 @@ func (f *fixture) line(words []string) (err error) {
 		}
 	case "stranger":
 		host, port, _ := f.split(args[0])
-		f.in.Strangers = map[string]map[string]string{f.node(host).ID: {slot(port): strings.Join(args[1:], " ")}}
+		f.in.NonMembers = map[string]map[string]string{f.node(host).ID: {slot(port): strings.Join(args[1:], " ")}}
 	case "fabric-port":
 		f.node(args[0]).FabricPorts = args[1:]
 	case "bridge", "nic":

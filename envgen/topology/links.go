@@ -9,12 +9,12 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// join works out links and lanes. Roles and live ports are settled before, from the inventories alone, and cables
-// only ever merge sets of ports: that is why no path appears when a cable goes.
+// join works out links and lanes. Roles and live ports are decided before, only from the inventories, and cables
+// only merge sets of ports: that is why no path appears when a cable is removed.
 func (w *world) join(cables []envgen.Cable) {
 	seen, via := w.resolve(cables)
 	live, dead := newSets(len(w.ports)), newSets(len(w.ports))
-	bySight := map[int]bool{} // ports with a seen live cable
+	bySight := map[int]bool{} // ports at which a live cable was seen
 	for _, e := range seen {
 		a, b := w.ports[e[0]], w.ports[e[1]]
 		switch {
@@ -55,7 +55,7 @@ func (w *world) join(cables []envgen.Cable) {
 	}
 }
 
-// resolve turns reports into pairs of ports, each once, in order. The switch's name belongs to the pair.
+// resolve turns reports into pairs of ports, each once, sorted. The switch's name is that of the pair.
 func (w *world) resolve(cables []envgen.Cable) (pairs [][2]int, via map[[2]int]string) {
 	hosts := make(map[string]*host, len(w.hosts))
 	for _, h := range w.hosts {
@@ -79,7 +79,7 @@ func (w *world) resolve(cables []envgen.Cable) (pairs [][2]int, via map[[2]int]s
 		switch {
 		case !okA || !okB:
 			w.lost = append(w.lost, c)
-		case a != b: // a port that hears itself says nothing
+		case a != b: // a port that hears itself shows nothing
 			pair := [2]int{min(a.id, b.id), max(a.id, b.id)}
 			known, again := via[pair]
 			if !again || known == "" || c.Via != "" && c.Via < known {
@@ -91,8 +91,8 @@ func (w *world) resolve(cables []envgen.Cable) (pairs [][2]int, via map[[2]int]s
 	return pairs, via
 }
 
-// joinedByAddress returns sets of fabric ports that must be on one link because usable addresses of theirs are in one
-// subnet, where no probe can say better. A subnet in which an address occurs twice shows nothing.
+// joinedByAddress returns sets of fabric ports that must be on one link, since they have usable addresses in one
+// subnet and no probe knows better. A subnet in which an address occurs twice shows nothing.
 func (w *world) joinedByAddress() [][]int {
 	type member struct {
 		port int
@@ -142,8 +142,8 @@ func (w *world) joinedByAddress() [][]int {
 
 var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
-// linkLocalPair is the single cable with automatic addresses: two nodes, each with one such port. With more, nothing
-// says which cable leads where, for everyone is in the same subnet.
+// linkLocalPair is the single cable with automatic addresses: two nodes, each with one such port. With more ports
+// nothing says which cable leads where, since all are in the same subnet.
 func (w *world) linkLocalPair() (a, b int, ok bool) {
 	if len(w.hosts) != 2 {
 		return 0, 0, false
@@ -184,7 +184,7 @@ func linkLocalPorts(h *host) []*port {
 	return found
 }
 
-// link makes a link of ports that were found joined.
+// link makes a link of ports that are joined.
 func (w *world) link(ids []int, bySight map[int]bool, via map[[2]int]string) envgen.Link {
 	l := envgen.Link{Role: envgen.RoleFabric, Up: true}
 	hosts := map[*host]bool{}
@@ -212,7 +212,8 @@ func (w *world) link(ids []int, bySight map[int]bool, via map[[2]int]string) env
 	default:
 		l.Role = envgen.RoleUnused
 	}
-	// A cable has two ends. Where only addresses speak, two nodes with several ports may have several cables.
+	// A cable has two ends. Where only addresses show the link, two nodes with several ports may have several
+	// cables.
 	l.Switched = l.Via != "" || len(ids) > 2 && (l.Seen || len(hosts) > 2)
 	return l
 }
@@ -276,7 +277,7 @@ func comparePrefixes(a, b netip.Prefix) int {
 }
 
 // sets is a disjoint-set forest over port ids. The root of a set is its lowest id, so that the order of unions does
-// not show.
+// not matter.
 type sets []int
 
 func newSets(n int) sets {

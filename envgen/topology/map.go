@@ -31,10 +31,10 @@ type wire struct {
 // minBox is the narrowest box in columns, frame included: enough for a port and a device.
 const minBox = 24
 
-// Map draws the cabling for a terminal of so many columns: the nodes as boxes in rank order, their ports with the
-// twins' devices and addresses, and each link as a line at the right with a letter, told below with its speed and
-// subnets. Double lines are switches, broken ones cables without a link. Ports with a mistake are marked: ✗ error,
-// ! warning. Boxes are cut where width is short; nothing is wider.
+// Map draws the cabling for a terminal of that many columns: the nodes as boxes in rank order, their ports with
+// the twins' devices and addresses, and each link as a line at the right with a letter, explained below with its
+// speed and subnets. Double lines are switches, broken ones cables without a link. Ports with a finding are
+// marked: ✗ error, ! warning. Boxes are cut where width is short; nothing is wider.
 func Map(t envgen.Topology, width int) string {
 	if len(t.Nodes) == 0 {
 		return "no nodes\n"
@@ -71,7 +71,8 @@ func boxWidth(rows []mapRow) int {
 	return box
 }
 
-// mapRows writes the boxes' contents, without their frames; roles are left out where width is short.
+// mapRows writes the contents of the boxes, without their frames; it leaves out roles where width is
+// short.
 func mapRows(t envgen.Topology, roles bool) []mapRow {
 	marks := portMarks(t)
 	deviceWidth := 0
@@ -137,7 +138,7 @@ func portName(n envgen.TopologyNode, p envgen.PortState) string {
 	return fmt.Sprintf("port %d", *p.Number)
 }
 
-// deviceWords say of a device what its row has room for.
+// deviceWords describes a device as far as its row has room.
 func deviceWords(d envgen.DeviceState) string {
 	switch {
 	case d.NIC == "":
@@ -166,7 +167,7 @@ func portMarks(t envgen.Topology) map[envgen.PortEnd]string {
 			marks[envgen.PortEnd{Node: n.ID, Slot: p.Slot}] = " "
 		}
 	}
-	for _, f := range slices.Backward(t.Findings) { // worst first, so the worst is written last
+	for _, f := range slices.Backward(t.Findings) { // worst first, so backwards the worst is written last
 		if mark := severityMark(f.Severity); mark != " " {
 			marks[envgen.PortEnd{Node: f.Node, Slot: f.Port}] = mark
 		}
@@ -184,7 +185,8 @@ func severityMark(s envgen.Severity) string {
 	return " "
 }
 
-// lay gives each link a column: short ones first and close to the boxes, so that few lines cross.
+// lay gives each link a column: short links first and close to the boxes, so that few lines
+// cross.
 func lay(t envgen.Topology, rows []mapRow) (wires []wire, columns int) {
 	at := map[envgen.PortEnd]int{}
 	for i, r := range rows {
@@ -286,7 +288,8 @@ func wireAt(wires []wire, column, row int) *wire {
 	return nil
 }
 
-// wireCell is the piece of a wire in one row: a corner or a joint at its ends, else a stretch, crossed or not.
+// wireCell is the part of a wire in one row: a corner or a joint at its ends, else a straight part, crossed or
+// not.
 func wireCell(l envgen.Link, w wire, row int, crossed bool) string {
 	ends := slices.Contains(w.rows, row)
 	set := "╮┤╯│┼" // first end, middle end, last end, stretch, crossed
@@ -310,8 +313,8 @@ func wireCell(l envgen.Link, w wire, row int, crossed bool) string {
 	return string(pieces[1])
 }
 
-// labelRow is where a wire's letter stands: between two boxes if it passes there, else on its first free stretch; -1
-// where it has none.
+// labelRow is the row of a wire's letter: between two boxes if the wire passes there, else its first free row; -1
+// where there is none.
 func labelRow(w wire, rows []mapRow) int {
 	free := -1
 	for i := w.first + 1; i < w.last; i++ {
@@ -343,7 +346,7 @@ func linkLabel(i int) string {
 	return fmt.Sprint(i)
 }
 
-// legend tells each link and each mistake.
+// legend describes each link and each finding.
 func legend(b *strings.Builder, t envgen.Topology, width int) {
 	if len(t.Links) > 0 {
 		b.WriteString("\n")
@@ -370,7 +373,7 @@ func legend(b *strings.Builder, t envgen.Topology, width int) {
 	}
 }
 
-// linkWords are a link in a line: speed, kind, ends, subnets.
+// linkWords describes a link in a line: speed, kind, ends, subnets.
 func linkWords(t envgen.Topology, index int, l envgen.Link) string {
 	text := speedWords(l) + " " + linkKind(l) + ": " + linkEnds(t, l)
 	if subnets := linkSubnets(t, index); len(subnets) > 0 {
@@ -379,7 +382,7 @@ func linkWords(t envgen.Topology, index int, l envgen.Link) string {
 	return text
 }
 
-// linkEnds names a link's ports: two with a dash between them, more in a list.
+// linkEnds names a link's ports: two with a dash between them, more as a list.
 func linkEnds(t envgen.Topology, l envgen.Link) string {
 	var ends []string
 	for _, e := range l.Ends {
@@ -433,7 +436,7 @@ func linkSubnets(t envgen.Topology, index int) []string {
 	return subnets
 }
 
-// cut shortens a line to so many columns.
+// cut shortens a line to that many columns.
 func cut(text string, width int) string {
 	runes := []rune(text)
 	switch {

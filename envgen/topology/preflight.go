@@ -7,76 +7,77 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// bearing is what a finding means for one job.
-type bearing int
+// impact is what a finding means for one job.
+type impact int
 
 const (
-	// bearsNot is no matter of a launch: it costs speed, or nothing.
-	bearsNot bearing = 0
-	// bearsLoss stops a job which it leaves without RoCE between its nodes; one that has another way is only warned.
-	bearsLoss bearing = 1
-	// bearsHang stops a job that uses what is wrong: it would start, and hang in its first connection.
-	bearsHang bearing = 2
+	// impactNone: it costs speed, or nothing.
+	impactNone impact = 0
+	// impactLoss stops a job that it leaves without RoCE between its nodes; a job with another path is only warned.
+	impactLoss impact = 1
+	// impactHang stops a job that uses the faulty part: it would start, and hang in its first
+	// connection.
+	impactHang impact = 2
 )
 
-// bearings is the preflight's table; every code is in it. Hang: NCCL would hang in its first connection, where the job
-// uses the ring, the order of devices or the port. Loss: refused where the job is left without RoCE between all its
-// nodes. None: it costs speed, as a lower MTU does (a queue pair takes the lower one of its ends), or says what is so.
+// impacts is the preflight's table; it has every code. Hang: NCCL would hang in its first connection, if the job
+// uses the ring, the order of devices or the port. Loss: refused if the job is left without RoCE between all its
+// nodes. None: it costs speed, as a lower MTU does (a queue pair takes the lower one of its ends), or only informs.
 // A finding counts only where it lies between nodes of the job.
-var bearings = map[string]bearing{
-	CodeNoRDMADevice:       bearsLoss,
-	CodeFabricPortUnknown:  bearsLoss,
-	CodeManagementOnFabric: bearsNot,
-	CodeManagementWireless: bearsNot,
-	CodeDuplicateHost:      bearsNot,
-	CodeProbeTrouble:       bearsNot,
-	CodeClonedNode:         bearsLoss,
-	CodePortLAN:            bearsNot,
-	CodeNoLink:             bearsLoss,
-	CodeTwinMissing:        bearsNot,
-	CodeTwinDown:           bearsLoss,
-	CodeCarrierNotActive:   bearsLoss,
-	CodeNoInterface:        bearsLoss,
-	CodeBondOnFabric:       bearsNot,
-	CodeMTULow:             bearsNot,
-	CodeLinkSpeed:          bearsNot,
-	CodePCIeDegraded:       bearsNot,
-	CodeLinkErrors:         bearsNot,
-	CodeRetransmits:        bearsNot,
-	CodeLinkDegraded:       bearsNot,
-	CodeNoIPv4:             bearsLoss,
-	CodeSeveralIPv4:        bearsNot,
-	CodeNoRoCEv2GID:        bearsLoss,
-	CodeTwinsOneSubnet:     bearsNot,
-	CodePortsOneSubnet:     bearsHang,
-	CodeSubnetOnTwoLinks:   bearsLoss,
-	CodeDuplicateAddress:   bearsLoss,
-	CodeOverlapsBridge:     bearsHang | bearsLoss,
-	CodeOverlapsManagement: bearsHang | bearsLoss,
-	CodeOverlapsOther:      bearsNot,
-	CodePeerNotInSubnet:    bearsLoss,
-	CodePrefixUnequal:      bearsLoss,
-	CodeSubnetOrder:        bearsHang,
-	CodeLinkLocalAmbiguous: bearsLoss,
-	CodeRingPrefixLengths:  bearsNot,
-	CodeMTUUnequal:         bearsNot,
-	CodeGIDIndexUnlike:     bearsNot,
-	CodeCableSwapped:       bearsLoss,
-	CodeCableLoop:          bearsLoss,
-	CodeCableUnknownEnd:    bearsNot,
-	CodeSecondCable:        bearsNot,
-	CodeNoNeighbour:        bearsLoss,
-	CodeRingMiswired:       bearsHang,
-	CodeChain:              bearsNot,
-	CodeIslands:            bearsNot,
-	CodeNotJoined:          bearsNot,
-	CodeFirmwareUnequal:    bearsNot,
+var impacts = map[string]impact{
+	CodeNoRDMADevice:       impactLoss,
+	CodeFabricPortUnknown:  impactLoss,
+	CodeManagementOnFabric: impactNone,
+	CodeManagementWireless: impactNone,
+	CodeDuplicateHost:      impactNone,
+	CodeProbeTrouble:       impactNone,
+	CodeClonedNode:         impactLoss,
+	CodePortLAN:            impactNone,
+	CodeNoLink:             impactLoss,
+	CodeTwinMissing:        impactNone,
+	CodeTwinDown:           impactLoss,
+	CodeCarrierNotActive:   impactLoss,
+	CodeNoInterface:        impactLoss,
+	CodeBondOnFabric:       impactNone,
+	CodeMTULow:             impactNone,
+	CodeLinkSpeed:          impactNone,
+	CodePCIeDegraded:       impactNone,
+	CodeLinkErrors:         impactNone,
+	CodeRetransmits:        impactNone,
+	CodeLinkDegraded:       impactNone,
+	CodeNoIPv4:             impactLoss,
+	CodeSeveralIPv4:        impactNone,
+	CodeNoRoCEv2GID:        impactLoss,
+	CodeTwinsOneSubnet:     impactNone,
+	CodePortsOneSubnet:     impactHang,
+	CodeSubnetOnTwoLinks:   impactLoss,
+	CodeDuplicateAddress:   impactLoss,
+	CodeOverlapsBridge:     impactHang | impactLoss,
+	CodeOverlapsManagement: impactHang | impactLoss,
+	CodeOverlapsOther:      impactNone,
+	CodePeerNotInSubnet:    impactLoss,
+	CodePrefixUnequal:      impactLoss,
+	CodeSubnetOrder:        impactHang,
+	CodeLinkLocalAmbiguous: impactLoss,
+	CodeRingPrefixLengths:  impactNone,
+	CodeMTUUnequal:         impactNone,
+	CodeGIDIndexUnlike:     impactNone,
+	CodeCableSwapped:       impactLoss,
+	CodeCableLoop:          impactLoss,
+	CodeCableUnknownEnd:    impactNone,
+	CodeSecondCable:        impactNone,
+	CodeNoNeighbour:        impactLoss,
+	CodeRingMiswired:       impactHang,
+	CodeChain:              impactNone,
+	CodeIslands:            impactNone,
+	CodeNotJoined:          impactNone,
+	CodeFirmwareUnequal:    impactNone,
 }
 
-// Preflight judges the topology's findings for a job on some of its nodes, of which entries says where they meet:
-// with errors the job would hang, or run without the fabric that was evidently meant for it; warnings it should know.
-// What lies between other nodes is left out, and a job on one node needs no fabric. Where no fabric ever joined the
-// nodes nothing is wrong: they meet on management.
+// Preflight evaluates the topology's findings for a job on some of its nodes, of which entries says where they
+// meet: errors with which the job would hang, or run without the fabric that was evidently meant for it, and
+// warnings that it should know. What lies between other nodes is left out, and a job on one node needs no fabric.
+// Where no fabric ever joined the nodes nothing is wrong: they meet on management.
 func Preflight(t envgen.Topology, nodes []envgen.NodeView, entries []envgen.Entry) []envgen.Finding {
 	if len(nodes) < 2 {
 		return nil
@@ -84,8 +85,8 @@ func Preflight(t envgen.Topology, nodes []envgen.NodeView, entries []envgen.Entr
 	j := newJob(t, nodes, entries)
 	var found []envgen.Finding
 	for _, f := range t.Findings {
-		b := bearings[f.Code]
-		hangs, loses := b&bearsHang != 0 && j.uses(f), b&bearsLoss != 0 && j.between(f)
+		b := impacts[f.Code]
+		hangs, loses := b&impactHang != 0 && j.uses(f), b&impactLoss != 0 && j.between(f)
 		switch {
 		case hangs, loses && !j.joined:
 			f.Severity = envgen.SeverityError
@@ -121,13 +122,13 @@ func newJob(t envgen.Topology, nodes []envgen.NodeView, entries []envgen.Entry) 
 	return j
 }
 
-// infiniBand reports whether the node has a native InfiniBand port that works: it finds its way without addresses.
+// infiniBand reports whether the node has a working native InfiniBand port, which needs no addresses.
 func infiniBand(inv envgen.Inventory) bool {
 	return slices.ContainsFunc(inv.Devices,
 		func(h envgen.HCA) bool { return h.Active() && h.LinkLayer == envgen.LayerInfiniBand })
 }
 
-// uses reports whether the job would go where the finding says that something hangs.
+// uses reports whether the job would use the part that hangs by the finding.
 func (j job) uses(f envgen.Finding) bool {
 	e, chosen := j.entries[f.Node]
 	if !chosen || len(e.Paths) == 0 {
@@ -139,7 +140,7 @@ func (j job) uses(f envgen.Finding) bool {
 	case CodeSubnetOrder:
 		return j.orderDiffers()
 	case CodePortsOneSubnet:
-		// Where both ports are on one link it is a warning, and harmless.
+		// Where both ports are on one link the finding is a warning, and harmless.
 		return f.Severity == envgen.SeverityError && j.usesPort(e, f.Port)
 	}
 	return slices.ContainsFunc(e.Paths, func(p envgen.Path) bool { return p.HCA == f.Device || p.NIC == f.Device })
@@ -150,7 +151,7 @@ func (j job) usesPort(e envgen.Entry, slot string) bool {
 }
 
 // orderDiffers reports whether two nodes of the job have its subnets on their devices in different orders.
-// Link-local subnets are all one, and say nothing: then it may be.
+// Link-local subnets are all equal and show nothing: then the order may differ.
 func (j job) orderDiffers() bool {
 	var first []netip.Prefix
 	for _, e := range j.entries {
@@ -171,13 +172,13 @@ func (j job) orderDiffers() bool {
 	return false
 }
 
-// between reports whether what is wrong lies between nodes of the job. A fault of a node as a whole does; one of a
-// port does where the port leads, or by its addresses should lead, to another node of the job. A port of which
-// nothing says where it leads counts where another node of the job has such a port too.
+// between reports whether the fault lies between nodes of the job. A fault of a whole node does; one of a port
+// does where the port leads, or by its addresses should lead, to another node of the job. A port of which nothing
+// says where it leads counts where another node of the job has such a port too.
 func (j job) between(f envgen.Finding) bool {
 	v, chosen := j.nodes[f.Node]
 	if f.Code == CodeCableSwapped {
-		chosen = true // it is told where the plug is, and the address may be another node's
+		chosen = true // the finding is where the plug is, and the address may be another node's
 	}
 	if !chosen {
 		return false
@@ -204,7 +205,7 @@ func (j job) has(id string) bool {
 	return ok
 }
 
-// partners are the other nodes that a port leads to by a cable, one that is dead included, or should by its addresses.
+// partners are the other nodes to which a port leads by a cable, even a dead one, or should lead by its addresses.
 func (j job) partners(end envgen.PortEnd) []string {
 	var ids []string
 	add := func(id string) {
@@ -244,14 +245,15 @@ func overlap(a, b envgen.PortState) bool {
 	return false
 }
 
-// evident reports whether somebody meant the port for the fabric: it has a link or an address.
+// evident reports whether the port was evidently meant for the fabric: it has a link or an
+// address.
 func evident(p envgen.PortState) bool {
 	return p.Role != envgen.RoleLAN &&
 		(p.Live || slices.ContainsFunc(p.Devices, func(d envgen.DeviceState) bool { return len(d.Addresses) > 0 }))
 }
 
-// meant reports whether a ConnectX without its RDMA driver has a link or an address, and is not the LAN's: one that
-// carries the default route, itself or below a bond or a hypervisor's interface, which have its MAC.
+// meant reports whether a ConnectX without its RDMA driver has a link or an address, and is not a LAN's: that one
+// carries the default route, itself or below a bond or a hypervisor's interface, which has its MAC.
 func meant(inv envgen.Inventory) bool {
 	lan := func(n envgen.NIC) bool {
 		return slices.ContainsFunc(inv.NICs, func(o envgen.NIC) bool {

@@ -12,7 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// preflight judges a job on the hosts of a fixture (all, where none are named) as a leader does: CODE@HOST/SLOT, each
+// preflight evaluates a job on the hosts of a fixture (all, where none are named) as a leader does: CODE@HOST/SLOT, each
 // once.
 func preflight(t *testing.T, f *fixture, hosts ...string) (refused, warned []string) {
 	t.Helper()
@@ -150,22 +150,22 @@ func TestPreflight(t *testing.T) {
 // Every code has its place in the table of bearings, and every one that may refuse a job does so in a row above.
 func TestPreflightKnowsEveryCode(t *testing.T) {
 	for _, code := range Codes() {
-		b, ok := bearings[code]
+		b, ok := impacts[code]
 		if !ok {
 			t.Errorf("%s has no bearing", code)
 		}
 		shown := slices.ContainsFunc(preflightTable, func(row preflightRow) bool {
 			return slices.ContainsFunc(row.want, func(w string) bool { return strings.HasPrefix(w, code+"@") })
 		})
-		if b != bearsNot && !shown {
+		if b != impactNone && !shown {
 			t.Errorf("%s refuses nothing in the table", code)
 		}
-		if b == bearsNot && shown {
+		if b == impactNone && shown {
 			t.Errorf("%s refuses, and is said not to", code)
 		}
 	}
-	if len(bearings) != len(Codes()) {
-		t.Errorf("%d bearings for %d codes", len(bearings), len(Codes()))
+	if len(impacts) != len(Codes()) {
+		t.Errorf("%d bearings for %d codes", len(impacts), len(Codes()))
 	}
 }
 

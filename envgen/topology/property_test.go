@@ -47,7 +47,7 @@ func drawInput(t *rapid.T, most int) Input {
 			n.FabricPorts = []string{rapid.SampledFrom([]string{"0", "1", "01:00.1", "nonsense"}).Draw(t, "port")}
 		}
 		if rare("stranger") {
-			in.Strangers = map[string]map[string]string{n.ID: {slot(rapid.IntRange(0, 1).Draw(t, "slot")): "someone"}}
+			in.NonMembers = map[string]map[string]string{n.ID: {slot(rapid.IntRange(0, 1).Draw(t, "slot")): "someone"}}
 		}
 		in.Nodes = append(in.Nodes, n)
 	}
@@ -331,7 +331,7 @@ func TestObserved(t *testing.T) {
 	if topo.Shape != envgen.ShapePair || len(topo.Links) != 1 || !topo.Links[0].Seen {
 		t.Errorf("shape %s, links %+v", topo.Shape, topo.Links)
 	}
-	views[0].Inventory.Cabling.Strangers = []envgen.Stranger{{NIC: "enp1s0f0np0", Slot: slot(0), MAC: "52:54:00:00:00:01", Heard: envgen.StrangerARP}}
+	views[0].Inventory.Cabling.NonMembers = []envgen.NonMember{{NIC: "enp1s0f0np0", Slot: slot(0), MAC: "52:54:00:00:00:01", Heard: envgen.NonMemberARP}}
 	topo = derive(t, Observed(views))
 	if p, _ := topo.Nodes[0].Port(slot(0)); p.Role != envgen.RoleLAN || topo.Shape != envgen.ShapeUnknown {
 		t.Errorf("with a stranger: role %s, shape %s", p.Role, topo.Shape)

@@ -9,7 +9,8 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// shape finds the groups of nodes that fabric links join, the form of each, and the order of ranks.
+// shape finds the groups of nodes that fabric links join, the shape of each, and the order of
+// ranks.
 func (w *world) shape(t *envgen.Topology) {
 	s := newSets(len(w.hosts))
 	joined := false
@@ -28,7 +29,7 @@ func (w *world) shape(t *envgen.Topology) {
 		members[s.root(i)] = append(members[s.root(i)], h)
 	}
 	for i := range w.hosts {
-		hosts := members[i] // of the set whose lowest member is i; nil for the others
+		hosts := members[i] // of the set with the lowest member i; nil for the others
 		if hosts == nil {
 			continue
 		}
@@ -49,7 +50,7 @@ func (w *world) shape(t *envgen.Topology) {
 	}
 }
 
-// neighbours are the hosts joined by links that are no switch's, and whether there are switched links too.
+// neighbours are the hosts joined directly by cables, with the numbers of cables and of switched links.
 func (w *world) neighbours(hosts []*host) (direct map[*host][]*host, cables, switches int, allOnEach bool) {
 	direct = map[*host][]*host{}
 	allOnEach = true
@@ -67,7 +68,7 @@ func (w *world) neighbours(hosts []*host) (direct map[*host][]*host, cables, swi
 			continue
 		}
 		cables += cablesOf(l, w)
-		// Not switched means two hosts, or a fabric link would have three ends.
+		// A link that is not switched has two hosts, or it would have three ends.
 		for i, h := range on {
 			if other := on[1-i]; !slices.Contains(direct[h], other) {
 				direct[h] = append(direct[h], other)
@@ -88,8 +89,8 @@ func (w *world) fabricHosts(l envgen.Link) []*host {
 	return on
 }
 
-// cablesOf is one, but for a link that only addresses show: two ports of each of two nodes in one subnet are most
-// likely two cables.
+// cablesOf is one, except for a link that only addresses show: two ports of each of two nodes in one subnet are
+// most likely two cables.
 func cablesOf(l envgen.Link, w *world) int {
 	ports := map[*host]int{}
 	for _, e := range l.Ends {
@@ -227,7 +228,7 @@ func hostNames(hosts []*host) []string {
 	return names
 }
 
-// joinWords renders a list as prose, of a long one only the beginning: a, b and c.
+// joinWords writes a list as prose, a, b and c; of a long one only the beginning.
 func joinWords(words []string) string {
 	if len(words) > 6 {
 		words = append(slices.Clone(words[:5]), fmt.Sprintf("%d more", len(words)-5))
@@ -255,7 +256,7 @@ func number(n int) string {
 // word names a port of the host as people do: port 0, or by its slot where the host has several cards.
 func (p *port) word() string { return "port " + p.arg() }
 
-// arg is the shortest name by which the host's ports can be told apart.
+// arg is the shortest name that tells the host's ports apart.
 func (p *port) arg() string {
 	if p.Number == nil {
 		return p.Slot

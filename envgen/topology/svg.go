@@ -10,7 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// The colours of the picture, chosen to be told apart in grey too.
+// The colours of the picture, chosen so that they differ in grey too.
 const (
 	colourInk    = "#1f2933"
 	colourFaint  = "#7b8794"
@@ -34,7 +34,7 @@ type canvas struct{ b strings.Builder }
 
 func (c *canvas) add(format string, args ...any) { fmt.Fprintf(&c.b, format+"\n", args...) }
 
-// escape makes text of other machines fit for XML.
+// escape makes text from other machines fit for XML.
 func escape(text string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'",
 		"&#39;").Replace(plain.Line(text))
@@ -46,8 +46,8 @@ func (c *canvas) text(x, y int, anchor, font string, size int, colour, weight, t
 }
 
 // SVG draws the cabling as a picture: nodes as boxes with their ports and the twins of each, cables as lines from
-// port to port and switches as bars, with speed, subnets and state; what is wrong is marked at its place and told
-// below. The picture needs no other file.
+// port to port and switches as bars, with speed, subnets and state. Findings are marked at their places and
+// listed below. The picture needs no other file.
 func SVG(t envgen.Topology) []byte {
 	s := arrange(t)
 	var body canvas
@@ -84,7 +84,7 @@ func SVG(t envgen.Topology) []byte {
 	return []byte(page.b.String())
 }
 
-// findingsAt are what is wrong at a port; an empty slot asks for what is wrong with the node as a whole.
+// findingsAt are the findings about a port; an empty slot means those about the node as a whole.
 func (s *sheet) findingsAt(node, slot string) []envgen.Finding {
 	var found []envgen.Finding
 	for _, f := range s.t.Findings {
@@ -105,7 +105,7 @@ func severityColour(s envgen.Severity) string {
 	return colourFaint
 }
 
-// badge is a disc with the mark of the worst of the findings, and their texts for the pointer.
+// badge is a disc with the mark of the worst finding, and the findings' texts as a tooltip.
 func (c *canvas) badge(x, y int, findings []envgen.Finding) {
 	if len(findings) == 0 {
 		return
@@ -124,7 +124,7 @@ func (c *canvas) badge(x, y int, findings []envgen.Finding) {
 	c.add(`</g>`)
 }
 
-func (s *sheet) drawBox(c *canvas, f *figure) {
+func (s *sheet) drawBox(c *canvas, f *nodeBox) {
 	n := f.node
 	c.add(`<rect x="%d" y="%d" width="%d" height="%d" rx="8" fill="%s" stroke="%s" stroke-width="1.5"/>`,
 		f.x, f.y, boxWidthPx, f.h, colourPaper, colourInk)
@@ -153,7 +153,7 @@ func (s *sheet) drawBox(c *canvas, f *figure) {
 }
 
 // drawPort writes one port's part of a box and its socket at the edge.
-func (s *sheet) drawPort(c *canvas, f *figure, i int, p envgen.PortState) {
+func (s *sheet) drawPort(c *canvas, f *nodeBox, i int, p envgen.PortState) {
 	top := f.y + headPx + i*portPx
 	if i > 0 {
 		c.add(`<path d="M%d %d h%d" stroke="%s"/>`, f.x+1, top, boxWidthPx-2, colourLine)
@@ -176,7 +176,7 @@ func (s *sheet) drawPort(c *canvas, f *figure, i int, p envgen.PortState) {
 	c.badge(f.x+boxWidthPx-20, top+15, problems)
 	for j, d := range p.Devices {
 		if j > 1 {
-			break // no socket is known to have more
+			break // no known socket has more
 		}
 		ink := colourInk
 		if d.State != envgen.StateActive {
@@ -203,7 +203,7 @@ func portColour(p envgen.PortState) string {
 	return colourIdle
 }
 
-// linkColour says whether a link does its work: red without one or with an error at a port, amber where it carries no
+// linkColour says whether a link works: red without a link or with an error at a port, amber where it carries no
 // subnet or a port has a warning.
 func (s *sheet) linkColour(i int) string {
 	l := s.t.Links[i]
@@ -220,7 +220,7 @@ func (s *sheet) linkColour(i int) string {
 		colour = colourWarn
 	}
 	for _, e := range l.Ends {
-		// A switch is no worse for one bad port on it.
+		// One bad port does not make a switch bad.
 		if found := s.findingsAt(e.Node, e.Slot); len(found) > 0 && !l.Switched {
 			if found[0].Severity == envgen.SeverityError {
 				return colourBad
@@ -242,7 +242,7 @@ func (s *sheet) stroke(i int) string {
 // ends are where a direct link begins and ends, and on which sides.
 func (s *sheet) ends(i int) (a, b point, sideA, sideB side) {
 	e := s.t.Links[i].Ends
-	f, g := s.figures[e[0].Node], s.figures[e[1].Node]
+	f, g := s.boxes[e[0].Node], s.boxes[e[1].Node]
 	return f.socketAt(e[0].Slot), g.socketAt(e[1].Slot), f.sockets[e[0].Slot], g.sockets[e[1].Slot]
 }
 
@@ -281,7 +281,7 @@ func (s *sheet) turnX(a, b point, at side) int {
 // drawClosing leads a cable from a group's last box around all the others to its first.
 func (s *sheet) drawClosing(c *canvas, i int, a, b point, sideA, sideB side) {
 	e := s.t.Links[i].Ends
-	if sideA == sideRight && sideB == sideLeft { // from the right end, so that the way round is the same for both directions
+	if sideA == sideRight && sideB == sideLeft { // from the right end, so that it is drawn the same in both directions
 		a, b, sideB = b, a, sideA
 		e = []envgen.PortEnd{e[1], e[0]}
 	}
@@ -292,7 +292,7 @@ func (s *sheet) drawClosing(c *canvas, i int, a, b point, sideA, sideB side) {
 			12*sign(b.y-a.y), 12*sign(b.y-a.y), b.x, s.stroke(i))
 		return
 	}
-	low := s.bottom[s.figures[e[1].Node].row] + 22
+	low := s.bottom[s.boxes[e[1].Node].row] + 22
 	c.add(`<path d="M%d %d H%d q-12 0 -12 12 V%d q0 12 12 12 H%d q12 0 12 -12 V%d q0 -12 -12 -12 H%d" %s/>`,
 		a.x, a.y, x+12, low-12, b.x+22, b.y+12, b.x, s.stroke(i))
 }
@@ -315,15 +315,15 @@ func (s *sheet) labelDirect(c *canvas, i int) {
 	at := point{(a.x + b.x) / 2, (a.y + b.y) / 2}
 	switch {
 	case s.closing[i] && sideA != sideB:
-		at.y = s.bottom[max(s.figures[l.Ends[0].Node].row, s.figures[l.Ends[1].Node].row)] + 22
+		at.y = s.bottom[max(s.boxes[l.Ends[0].Node].row, s.boxes[l.Ends[1].Node].row)] + 22
 		lines = append(lines, linkSubnets(s.t, i)...)
 		lines = []string{strings.Join(lines, " · ")}
 	case s.closing[i]:
-		at = point{s.closeX(), s.bottom[min(s.figures[l.Ends[0].Node].row, s.figures[l.Ends[1].Node].row)] + turnGapPx/2}
+		at = point{s.closeX(), s.bottom[min(s.boxes[l.Ends[0].Node].row, s.boxes[l.Ends[1].Node].row)] + turnGapPx/2}
 		lines = append(lines, linkSubnets(s.t, i)...)
 	case sideA == sideB:
-		upper := s.figures[l.Ends[0].Node].row
-		upper = min(upper, s.figures[l.Ends[1].Node].row)
+		upper := s.boxes[l.Ends[0].Node].row
+		upper = min(upper, s.boxes[l.Ends[1].Node].row)
 		at = point{s.turnX(a, b, sideA), s.bottom[upper] + turnGapPx/2}
 		lines = append(lines, linkSubnets(s.t, i)...)
 	case s.crossed(i):
@@ -365,7 +365,7 @@ func speedLabel(l envgen.Link) string {
 	return text
 }
 
-// pill is a label on a cable: the first line bold.
+// pill is a label on a cable; its first line is bold.
 func (c *canvas) pill(at point, colour string, lines []string) {
 	width := 0
 	for _, l := range lines {
@@ -389,7 +389,7 @@ func (s *sheet) drawRail(c *canvas, row, nth, link int) {
 	y := s.railY(row, nth)
 	low, high := -1, -1
 	for _, e := range l.Ends {
-		f := s.figures[e.Node]
+		f := s.boxes[e.Node]
 		if f.row != row {
 			continue
 		}
@@ -438,7 +438,7 @@ func (s *sheet) drawTrunks(c *canvas) {
 	}
 }
 
-// drawFindings writes what is wrong under the picture and returns where the page ends.
+// drawFindings writes the findings under the picture and returns where the page ends.
 func (s *sheet) drawFindings(c *canvas, y int) int {
 	for _, f := range s.t.Findings {
 		if f.Severity == envgen.SeverityInfo {

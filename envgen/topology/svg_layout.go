@@ -33,23 +33,23 @@ const (
 	sideBottom
 )
 
-// figure is a node's box in the picture.
-type figure struct {
+// nodeBox is a node's box in the picture.
+type nodeBox struct {
 	node    envgen.TopologyNode
 	x, y, h int
 	row     int             // of the picture
-	turn    int             // of the group: in odd ones the loop runs from right to left
+	turn    int             // of the group: in odd rows the loop runs from right to left
 	sockets map[string]side // by slot
 }
 
-// sheet is the whole picture laid out: boxes in rows, links that run from side to side, and links that run under the
-// rows as rails.
+// sheet is the laid-out picture: boxes in rows, links that run from side to side, and links that run under the rows
+// as rails.
 type sheet struct {
-	t       envgen.Topology
-	figures map[string]*figure
-	rows    [][]*figure
-	// direct are indices of links drawn from box to box, closing those of them that lead from the last box of a group
-	// back to its first around the others.
+	t     envgen.Topology
+	boxes map[string]*nodeBox
+	rows  [][]*nodeBox
+	// direct are indices of the links drawn from box to box. closing are those of them that lead from the last box
+	// of a group around the others to its first.
 	direct  []int
 	closing map[int]bool
 	// rails are the links drawn under each row, by row.
@@ -62,28 +62,28 @@ type sheet struct {
 
 // arrange lays out the picture.
 func arrange(t envgen.Topology) *sheet {
-	s := &sheet{t: t, figures: map[string]*figure{}, closing: map[int]bool{}}
-	var singles []*figure
+	s := &sheet{t: t, boxes: map[string]*nodeBox{}, closing: map[int]bool{}}
+	var singles []*nodeBox
 	type block struct {
-		rows [][]*figure
+		rows [][]*nodeBox
 		gap  int
 	}
 	var blocks []block
 	for _, g := range t.Groups {
-		var figures []*figure
+		var boxes []*nodeBox
 		for _, id := range g.Nodes {
 			n, _ := t.Node(id)
-			f := &figure{node: n, h: headPx + max(1, len(n.Ports))*portPx, sockets: map[string]side{}}
-			s.figures[id] = f
-			figures = append(figures, f)
+			f := &nodeBox{node: n, h: headPx + max(1, len(n.Ports))*portPx, sockets: map[string]side{}}
+			s.boxes[id] = f
+			boxes = append(boxes, f)
 		}
 		switch {
-		case len(figures) == 1:
-			singles = append(singles, figures...)
+		case len(boxes) == 1:
+			singles = append(singles, boxes...)
 		case s.isLoop(g):
-			blocks = append(blocks, block{loopRows(g.Shape, figures), sideGapPx})
+			blocks = append(blocks, block{loopRows(g.Shape, boxes), sideGapPx})
 		default:
-			blocks = append(blocks, block{slices.Collect(slices.Chunk(figures, perRow)), plainGapPx})
+			blocks = append(blocks, block{slices.Collect(slices.Chunk(boxes, perRow)), plainGapPx})
 		}
 	}
 	if len(singles) > 0 {
@@ -125,10 +125,10 @@ func (s *sheet) isLoop(g envgen.Group) bool {
 	return false
 }
 
-// loopRows winds a pair, ring or chain through rows: every second row runs from right to left. A small ring is two
-// rows, the lower one back.
-func loopRows(shape envgen.Shape, figures []*figure) [][]*figure {
-	n := len(figures)
+// loopRows lays a pair, ring or chain out in rows: every second row runs from right to left. A small ring has two
+// rows, the lower one leading back.
+func loopRows(shape envgen.Shape, boxes []*nodeBox) [][]*nodeBox {
+	n := len(boxes)
 	size := perRow
 	switch {
 	case shape == envgen.ShapeRing && n <= twoRowsUpTo:
@@ -136,7 +136,7 @@ func loopRows(shape envgen.Shape, figures []*figure) [][]*figure {
 	case n <= perRow:
 		size = n
 	}
-	rows := slices.Collect(slices.Chunk(figures, size))
+	rows := slices.Collect(slices.Chunk(boxes, size))
 	for i := range rows {
 		rows[i] = slices.Clone(rows[i])
 		if i%2 == 1 {
@@ -180,7 +180,7 @@ func (s *sheet) chooseRails() {
 		}
 		var rows []int
 		for _, e := range l.Ends {
-			if r := s.figures[e.Node].row; !slices.Contains(rows, r) {
+			if r := s.boxes[e.Node].row; !slices.Contains(rows, r) {
 				rows = append(rows, r)
 			}
 		}
@@ -197,7 +197,7 @@ func (s *sheet) chooseRails() {
 func (s *sheet) wrapsLeft() bool {
 	return slices.ContainsFunc(s.direct, func(i int) bool {
 		e := s.t.Links[i].Ends
-		return s.figures[e[0].Node].row != s.figures[e[1].Node].row
+		return s.boxes[e[0].Node].row != s.boxes[e[1].Node].row
 	})
 }
 
@@ -210,7 +210,7 @@ func (s *sheet) place(gaps []int) {
 	y := marginPx + 50
 	for i, row := range s.rows {
 		width := len(row)*boxWidthPx + (len(row)-1)*gaps[i]
-		x := s.left + (widest-width)/2 // a shorter row stands in the middle, as the third of a ring does
+		x := s.left + (widest-width)/2 // a shorter row is centred, as the third of a ring is
 		if gaps[i] == plainGapPx {
 			x = s.left
 		}
@@ -240,16 +240,16 @@ func (s *sheet) place(gaps []int) {
 	s.width, s.height = max(s.left+widest+right+marginPx, 640), y
 	for _, i := range s.direct {
 		e := s.t.Links[i].Ends
-		a, b := s.figures[e[0].Node], s.figures[e[1].Node]
+		a, b := s.boxes[e[0].Node], s.boxes[e[1].Node]
 		a.sockets[e[0].Slot], b.sockets[e[1].Slot] = s.sides(i, a, b)
 	}
-	for _, f := range s.figures {
+	for _, f := range s.boxes {
 		s.restSockets(f)
 	}
 }
 
-// sides of a direct link: towards each other in one row, else both outwards on the side where the rows turn.
-func (s *sheet) sides(link int, a, b *figure) (side, side) {
+// sides are those of a direct link: facing each other in one row, else both on the side where the rows turn.
+func (s *sheet) sides(link int, a, b *nodeBox) (side, side) {
 	switch {
 	case s.closing[link] && a.row == b.row: // a chain's ends in one row
 		if a.x < b.x {
@@ -268,24 +268,24 @@ func (s *sheet) sides(link int, a, b *figure) (side, side) {
 	return sideLeft, sideLeft
 }
 
-// outward is the side of a row's end on which its box stands.
-func (s *sheet) outward(f *figure) side {
+// outward is the side of its row on which an end box stands.
+func (s *sheet) outward(f *nodeBox) side {
 	if f == s.rows[f.row][0] {
 		return sideLeft
 	}
 	return sideRight
 }
 
-// turnsLeft reports whether two boxes of neighbouring rows meet at the left: both are the first of their rows, and a
-// row of several boxes goes on there.
-func (s *sheet) turnsLeft(a, b *figure) bool {
+// turnsLeft reports whether two boxes of neighbouring rows meet at the left: both are the first of their rows, and
+// a row of several boxes begins there.
+func (s *sheet) turnsLeft(a, b *nodeBox) bool {
 	top, low := s.rows[min(a.row, b.row)], s.rows[max(a.row, b.row)]
 	return (a == top[0] || b == top[0]) && (a == low[0] || b == low[0]) && len(top) > 1
 }
 
-// restSockets gives the ports without a direct link a side: the bottom where a rail leads there, else beside the
-// node's other sockets.
-func (s *sheet) restSockets(f *figure) {
+// restSockets gives the ports without a direct link a side: the bottom where a rail leads there, else the side
+// of the node's other sockets.
+func (s *sheet) restSockets(f *nodeBox) {
 	used := map[side]int{}
 	for _, at := range f.sockets {
 		used[at]++
@@ -314,7 +314,7 @@ func (s *sheet) restSockets(f *figure) {
 type point struct{ x, y int }
 
 // socketAt is where a port's cable leaves its box.
-func (f *figure) socketAt(slot string) point {
+func (f *nodeBox) socketAt(slot string) point {
 	for i, p := range f.node.Ports {
 		if p.Slot != slot {
 			continue

@@ -1,18 +1,20 @@
-// Package topology decides what is cabled to what: of the inventories of a cluster's nodes and of what the cable probe
-// saw it makes an envgen.Topology - the role of each port, the links, the shape they form, the subnets in which
-// devices reach one another, the rank order that follows - and finds the mistakes in it. It also draws the result.
+// Package topology decides what is cabled to what: from the inventories of a cluster's nodes and what the cable
+// probe saw it derives an envgen.Topology - the role of each port, the links, the shape they form, the subnets in
+// which devices reach one another, the rank order that follows - and finds the faults in it. It also draws the
+// result.
 //
 // It must not read anything (files, sockets, the clock), must not start or change anything, must not recognise
-// hardware by its name, and must not believe in a path that neither a cable nor an address shows. The same nodes and
-// cables in any order give the same topology; taking a cable away never adds a path.
+// hardware by its name, and must not assume a path that neither a cable nor an address shows. The same nodes and
+// cables in any order give the same topology; removing a cable never adds a path.
 //
-// For that reason roles, and whether a port's cables or its addresses count, are the port's own properties and depend on
-// no cable: cables only merge sets of ports, and a path is two ends of one set in one subnet. So a duplicate address
-// spoils a lane (Lane.Spoilt) but parts no other ends, a host that is no member comes in as Input.Strangers, and
-// "some cable was seen" decides nothing. property_test.go holds it for random clusters.
+// Therefore roles, and whether a port's cables or its addresses count, are properties of the port alone and depend
+// on no cable: cables only merge sets of ports, and a path is two ends of one set in one subnet. So a duplicate
+// address spoils a lane (Lane.Spoilt) but separates no other ends, a host outside the cluster comes in as
+// Input.NonMembers, and "some cable was seen" decides nothing. property_test.go checks this for random clusters.
 //
-// One mistake is told once, where it can be mended. An error means that a job fails, hangs or runs without the fabric
-// that it asked for; a warning costs speed or will bite later; rules weigh by what is left.
+// Each fault is reported once, where it can be repaired. An error means that a job fails, hangs or runs without the
+// fabric that it asked for; a warning costs speed or will cause trouble later; the severity depends on which paths
+// are left.
 package topology
 
 import (
@@ -29,17 +31,17 @@ type Input struct {
 	// Nodes are the members, in any order.
 	Nodes []Node
 	// Cables are what the probe saw, in any order, each as often as it was reported. A cable to a node that is not
-	// among Nodes (it left, or its inventory has not come yet) joins nothing and is named in the findings.
+	// among Nodes (it left, or its inventory has not arrived yet) joins nothing and is named in the findings.
 	Cables []envgen.Cable
-	// Strangers says, by node id and slot, which host that is no member was seen behind a port. Such a port is the
-	// LAN's unless FabricPorts names it.
-	Strangers map[string]map[string]string
+	// NonMembers says, by node id and slot, which host outside the cluster was seen behind a port. Such a port
+	// belongs to a LAN unless FabricPorts names it.
+	NonMembers map[string]map[string]string
 }
 
 // Observed is the input that the nodes themselves give: their inventories, what their users declared and what their
-// probes hear. The caller adds what was counted and measured.
+// probes hear. The caller adds counters and measurements.
 func Observed(views []envgen.NodeView) Input {
-	in := Input{Cables: envgen.Cables(views), Strangers: envgen.Strangers(views)}
+	in := Input{Cables: envgen.Cables(views), NonMembers: envgen.NonMembers(views)}
 	for _, v := range views {
 		in.Nodes = append(in.Nodes,
 			Node{ID: v.ID, Host: v.Host, Inventory: v.Inventory, Mgmt: v.Mgmt, FabricPorts: v.Inventory.FabricPorts})
@@ -52,8 +54,8 @@ type Node struct {
 	// ID is the node's unique identity, Host its name for people and for the order of ranks.
 	ID   string
 	Host string
-	// Inventory is the node's hardware. Its Cabling says at which NICs a probe listens: between two such ports a cable
-	// that was not seen is not there, whatever the addresses say.
+	// Inventory is the node's hardware. Its Cabling says on which NICs a probe listens: between two such ports a
+	// cable that was not seen does not exist, whatever the addresses say.
 	Inventory envgen.Inventory
 	// Mgmt is the address by which members talk to the node; invalid where it has none.
 	Mgmt netip.Addr
@@ -62,9 +64,9 @@ type Node struct {
 	// FabricPorts are the names (see envgen.PortsByName) given by --fabric-port: those ports are the fabric and no
 	// others. Empty leaves it to the rules.
 	FabricPorts []string
-	// Counters are what the node's devices counted lately; nil judges nothing.
+	// Counters are what the node's devices counted lately; with nil no rule uses them.
 	Counters []envgen.Counters
-	// Measured are bandwidths found by tests; nil judges nothing.
+	// Measured are bandwidths found by tests; with nil no rule uses them.
 	Measured []envgen.Measurement
 }
 
@@ -93,17 +95,18 @@ func Derive(in Input) (envgen.Topology, error) {
 	return t, nil
 }
 
-// world is the input in order, with everything looked up once.
+// world is the input, sorted and indexed.
 type world struct {
 	hosts []*host
 	// ports are those of all hosts, in the order of hosts and their ports: the index identifies a port.
 	ports []*port
 	byEnd map[envgen.PortEnd]*port
-	// links and lanes as the topology has them; linkOf is the index of each port's live link by port, -1 without.
+	// links and lanes are those of the topology; linkOf is the index of each port's live link, by port, -1
+	// without.
 	links  []envgen.Link
 	lanes  []envgen.Lane
 	linkOf []int
-	// lost are cables with an end that no node or no port answers to.
+	// lost are cables with an end at an unknown node or port.
 	lost []envgen.Cable
 	// dead are the ports of cables without a link, by port.
 	dead map[int]bool
@@ -143,7 +146,7 @@ type device struct {
 	why   string
 }
 
-// survey puts nodes and ports in order.
+// survey sorts nodes and ports.
 func survey(in Input) (*world, error) {
 	w := &world{byEnd: map[envgen.PortEnd]*port{}, dead: map[int]bool{}}
 	nodes := slices.Clone(in.Nodes)
@@ -155,24 +158,24 @@ func survey(in Input) (*world, error) {
 			return nil, fmt.Errorf("derive topology: %s and %s have the same id %s", other, n.Host, n.ID)
 		}
 		seen[n.ID] = n.Host
-		w.add(i, n, in.Strangers[n.ID])
+		w.add(i, n, in.NonMembers[n.ID])
 	}
 	return w, nil
 }
 
-func (w *world) add(at int, n Node, strangers map[string]string) {
+func (w *world) add(at int, n Node, nonMembers map[string]string) {
 	n.Mgmt = n.Mgmt.Unmap()
 	h := &host{Node: n, at: at}
 	ports := envgen.Ports(n.Inventory)
 	h.byName = envgen.PortsByName(ports)
 	settings := envgen.RoleSettings{Mgmt: n.Mgmt, MgmtSubnet: n.MgmtSubnet, FabricPorts: n.FabricPorts,
-		Strangers: strangers}
+		NonMembers: nonMembers}
 	roles, why := envgen.Roles(n.Inventory, ports, settings)
 	for i, p := range ports {
 		q := &port{Port: p, id: len(w.ports), host: h, role: roles[i], why: why[i], live: p.Live(n.Inventory)}
 		for _, hca := range p.Twins {
 			q.devices = append(q.devices, newDevice(n.Inventory, p, hca))
-			// The twins share the wire: one that listens hears for both.
+			// The twins share the wire: a probe on one of them hears for both.
 			if c := n.Inventory.Cabling; c != nil && slices.Contains(c.Probed, hca.Netdev) {
 				q.probed = true
 			}
@@ -226,7 +229,7 @@ func (p *port) state() envgen.PortState {
 	return s
 }
 
-// speed is the lowest of the port's links; nil where none is known.
+// speed is the lowest speed of the port's links; nil where none is known.
 func (p *port) speed() *int {
 	var lowest *int
 	for _, d := range p.devices {

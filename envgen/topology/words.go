@@ -2,7 +2,7 @@ package topology
 
 import "github.com/sparkrun/sparkrun/envgen"
 
-// LinkWords are a link in a few words, as the drawings have them.
+// LinkWords describe a link in a few words, as in the drawings.
 type LinkWords struct {
 	Letter  string // of the link in Map: a, b, ...
 	Kind    string // cable, switch, LAN switch, cable by address
@@ -22,5 +22,6 @@ func Words(t envgen.Topology) []LinkWords {
 	return words
 }
 
-// PortName names a node's port as the drawings do: by its number, or by its slot where that says more.
+// PortName names a node's port as in the drawings: by its number, or by its slot where that is
+// clearer.
 func PortName(n envgen.TopologyNode, p envgen.PortState) string { return portName(n, p) }

@@ -48,11 +48,11 @@ func TestTorchRanksFail(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"raise", 1, []string{"rank 1 on spark2: exit 1: RuntimeError: out of luck; the gang was ended", "trace of rank 1:", `raise RuntimeError("out of luck")`}},
+		{"raise", 1, []string{"rank 1 on spark2: exit 1: RuntimeError: out of luck; the job was ended", "trace of rank 1:", `raise RuntimeError("out of luck")`}},
 		{"kill", 137, []string{"rank 1 on spark2: killed by SIGKILL (9)"}},
 		{"early", 3, []string{"rank 1 on spark2: exit 3"}},
 		// Which rank a collective waits for is not told by those who time out in it.
-		{"stuck", 1, []string{"exit 1: RuntimeError: ", "imed out waiting 5000ms", "; the gang was ended", "dist.all_reduce(torch.ones(1), group=hurried)"}},
+		{"stuck", 1, []string{"exit 1: RuntimeError: ", "imed out waiting 5000ms", "; the job was ended", "dist.all_reduce(torch.ones(1), group=hurried)"}},
 	}
 	for _, tt := range tests {
 		r := l.on("spark3", "sparkrun", "launch", "torchrun", "--name", tt.how, "--on", "spark1,spark2,spark3", "--python", python, "--", script, tt.how)

@@ -64,7 +64,7 @@ func (l rayLab) hears(words string) {
 	l.t.Helper()
 	ended := false
 	eventually(l.t, rayWait, "told: "+words, func() bool {
-		ended = strings.Contains(l.said(), "gang was ended")
+		ended = strings.Contains(l.said(), "job was ended")
 		return ended || strings.Contains(l.said(), words)
 	})
 	if ended && !strings.Contains(l.said(), words) {
@@ -104,7 +104,7 @@ func TestRay(t *testing.T) {
 	token := ""
 	eventually(t, rayWait, "a task on each host", func() bool {
 		token = l.read("token")
-		return len(token) == 64 || strings.Contains(l.said(), "gang was ended")
+		return len(token) == 64 || strings.Contains(l.said(), "job was ended")
 	})
 	if len(token) != 64 {
 		t.Fatalf("token of %d letters: %s", len(token), l.said())
@@ -221,7 +221,7 @@ func TestRayInBoxes(t *testing.T) {
 	token := ""
 	eventually(t, rayWait, "a task on each host", func() bool {
 		token = l.read("token")
-		return len(token) == 64 || strings.Contains(l.said(), "gang was ended")
+		return len(token) == 64 || strings.Contains(l.said(), "job was ended")
 	})
 	if len(token) != 64 {
 		t.Fatalf("token of %d letters: %s", len(token), l.said())

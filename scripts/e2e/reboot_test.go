@@ -23,7 +23,7 @@ func TestLastLinesAfterReboot(t *testing.T) {
 		screen = l.on("spark1", "sparkrun", "ps", "train").out
 		return strings.Contains(screen, "the last lines of rank 1, as spark3 has them:")
 	})
-	for _, want := range []string{": exec of root, failed, exit code 125\n", "\nspark3 restarted; the gang was ended\n", "\n  [1] step 1 of 1\n", "\n  [1] step 2 of 1\n"} {
+	for _, want := range []string{": exec of root, failed, exit code 125\n", "\nspark3 restarted; the job was ended\n", "\n  [1] step 1 of 1\n", "\n  [1] step 2 of 1\n"} {
 		if !strings.Contains(screen, want) {
 			t.Errorf("%q is not on the screen:\n%s", want, screen)
 		}

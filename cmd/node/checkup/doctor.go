@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// factsWithin and tryWithin bound one node's answers: the time its programs take, the
+	// factsWithin and probeWithin bound one node's answers: the time its programs take, the
 	// time its packets take, and a margin for a slow machine.
 	factsWithin = 8 * time.Second
-	tryWithin   = doctor.Patience + 5*time.Second
+	probeWithin = doctor.Patience + 5*time.Second
 	// settleWithin is how long the cable probe may need to see a link that has come up:
 	// twins take turns, and each end must have heard the other.
 	settleWithin = 20 * time.Second
@@ -103,7 +103,7 @@ func (u *Checkup) examineAll(ctx context.Context, c wire.Caller, ask doctor.Ask)
 		if !has {
 			return
 		}
-		ctx, cancel := context.WithTimeout(ctx, tryWithin)
+		ctx, cancel := context.WithTimeout(ctx, probeWithin)
 		defer cancel()
 		res, err := u.ask(ctx, n.ID, wire.ExamineRequest{Orders: &o})
 		if err != nil {

@@ -29,7 +29,7 @@ func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequ
 		res.Facts = &facts
 	}
 	if r.Orders != nil {
-		report := doctor.Try(ctx, *r.Orders)
+		report := doctor.Probe(ctx, *r.Orders)
 		res.Report = &report
 	}
 	res.Inventory = u.cfg.Survey.Inventory.Load()

@@ -169,10 +169,10 @@ func kindOf(shape envgen.Shape, in netplan.Input) netplan.Kind {
 func reserved(v envgen.NodeView, planned map[string]bool) []netplan.Reserved {
 	var out []netplan.Reserved
 	for _, nic := range v.Inventory.NICs {
-		guest := slices.ContainsFunc(v.Inventory.Devices, func(h envgen.HCA) bool {
+		virtual := slices.ContainsFunc(v.Inventory.Devices, func(h envgen.HCA) bool {
 			return h.PhysFn != nil && h.Netdev == nic.Name
 		})
-		if nic.Loopback || guest || planned[v.ID+" "+nic.Name] {
+		if nic.Loopback || virtual || planned[v.ID+" "+nic.Name] {
 			continue
 		}
 		for _, p := range nic.Addresses {

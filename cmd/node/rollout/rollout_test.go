@@ -372,10 +372,10 @@ func TestNetplanGoesBackOnAllNodes(t *testing.T) {
 func TestNetplanObeysTheLeader(t *testing.T) {
 	s := newThreeSparks(t)
 	node, ctx := s.machines[1].node, t.Context()
-	stranger := wire.Caller{Node: "id-3", Host: "spark3"}
-	_, errCheck := node.Check(ctx, stranger, wire.NetplanOrder{})
-	errTry := node.Try(ctx, stranger, wire.NetplanOrder{}, func(wire.NetplanStep) error { return nil })
-	_, errDecide := node.Decide(ctx, stranger, wire.NetplanDecision{})
+	notLeader := wire.Caller{Node: "id-3", Host: "spark3"}
+	_, errCheck := node.Check(ctx, notLeader, wire.NetplanOrder{})
+	errTry := node.Try(ctx, notLeader, wire.NetplanOrder{}, func(wire.NetplanStep) error { return nil })
+	_, errDecide := node.Decide(ctx, notLeader, wire.NetplanDecision{})
 	for _, err := range []error{errCheck, errTry, errDecide} {
 		if !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("from who does not lead: %v", err)

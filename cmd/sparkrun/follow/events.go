@@ -36,7 +36,7 @@ func (f *Follower) events(ctx context.Context) error {
 		err := ask(func(p rendezvous.Progress) error {
 			trouble.Over()
 			again.Reset()
-			return f.hear(p, seen)
+			return f.handle(p, seen)
 		})
 		switch {
 		case errors.Is(err, ErrOutput):
@@ -114,8 +114,8 @@ func (f *Follower) why(err error) string {
 	return what
 }
 
-// hear handles one event.
-func (f *Follower) hear(p rendezvous.Progress, seen sieve) error {
+// handle handles one event.
+func (f *Follower) handle(p rendezvous.Progress, seen sieve) error {
 	f.accepted.Set()
 	if p.Plan != nil {
 		f.World, f.stage = p.Plan.World, p.Plan.Stage

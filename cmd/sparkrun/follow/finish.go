@@ -93,7 +93,7 @@ func Sentence(o rendezvous.Outcome, spec launcher.Spec, world int) string {
 		o.ExitCode != launcher.ExitTimedOut:
 		return cause + "; the other ranks were left to end by themselves"
 	case o.End == rendezvous.Failed && world > 1:
-		return cause + "; the gang was ended"
+		return cause + "; the job was ended"
 	}
 	return cause
 }

@@ -35,9 +35,9 @@ func TestFollow(t *testing.T) {
 		"a failing rank is named": {
 			launch: apptest.Tells(apptest.Planned(2), apptest.Started("spark1"), apptest.Runs,
 				apptest.Ended(apptest.Failed7)), code: 7, out: "[0] hi\n",
-			said: []string{"rank 1 on spark2: exit 7; the gang was ended"},
+			said: []string{"rank 1 on spark2: exit 7; the job was ended"},
 		},
-		"a gang of one has no others": {
+		"a job of one rank has no others": {
 			launch: apptest.Tells(apptest.Planned(1), apptest.Started("spark2"), apptest.Ended(apptest.Failed7)),
 			code:   7, out: "[0] hi\n",
 			said: []string{"rank 1 on spark2: exit 7"},

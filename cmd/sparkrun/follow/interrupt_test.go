@@ -53,7 +53,7 @@ func TestInterrupts(t *testing.T) {
 		},
 		"a rank that failed by itself keeps its code": {
 			signals: []os.Signal{os.Interrupt}, endsAfter: 1, outcome: apptest.Failed7, code: 7,
-			stops: []string{"its own"}, said: []string{stopping, "rank 1 on spark2: exit 7; the gang was ended"},
+			stops: []string{"its own"}, said: []string{stopping, "rank 1 on spark2: exit 7; the job was ended"},
 		},
 		"asked until heard": {
 			signals: []os.Signal{os.Interrupt}, endsAfter: 3, outcome: apptest.Stopped, code: 130,

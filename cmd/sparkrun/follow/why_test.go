@@ -23,8 +23,8 @@ func TestSentenceOfThoseThatContinue(t *testing.T) {
 		Cause: "the time limit of 5s has passed (--timeout)"}
 	for want, got := range map[string]string{
 		"rank 1 on spark2: exit 7; the other ranks were left to end by themselves": Sentence(failed, spec, 2),
-		"rank 1 on spark2: exit 7":                                        Sentence(failed, spec, 1),
-		"the time limit of 5s has passed (--timeout); the gang was ended": Sentence(late, spec, 2),
+		"rank 1 on spark2: exit 7":                                       Sentence(failed, spec, 1),
+		"the time limit of 5s has passed (--timeout); the job was ended": Sentence(late, spec, 2),
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -22,7 +22,7 @@ func TestDescribeAFailedJob(t *testing.T) {
   spark1: rank 0
   spark2: rank 1
   placed 4m ago (2026-03-01 13:56:30), ran for 3m, ended 60s ago (2026-03-01 13:59:30)
-rank 1 on spark2: exit 1: RuntimeError: out of luck; the gang was ended
+rank 1 on spark2: exit 1: RuntimeError: out of luck; the job was ended
 trace of rank 1:
   Traceback (most recent call last):
     boom()

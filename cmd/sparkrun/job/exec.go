@@ -126,7 +126,7 @@ func (v *execSession) run(ctx context.Context, signals <-chan os.Signal) (int, e
 	defer cancel() // this ends the command, wherever it runs
 	told := make(chan error, 1)
 	go func() {
-		told <- wire.Exec.Call(ctx, v.agent, v.r, func(c wire.ExecChunk) error { return v.hear(ctx, c) })
+		told <- wire.Exec.Call(ctx, v.agent, v.r, func(c wire.ExecChunk) error { return v.handle(ctx, c) })
 	}() // ends with ctx
 	ends := 0
 	for {
@@ -148,8 +148,8 @@ func (v *execSession) run(ctx context.Context, signals <-chan os.Signal) (int, e
 	}
 }
 
-// hear handles one message about the command.
-func (v *execSession) hear(ctx context.Context, c wire.ExecChunk) error {
+// handle handles one message about the command.
+func (v *execSession) handle(ctx context.Context, c wire.ExecChunk) error {
 	switch {
 	case c.Began != "":
 		v.r.Job = string(c.Began) // by then the name may belong to another job

@@ -59,7 +59,7 @@ func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 		hosts = append(hosts, n.Host)
 	}
 	rep := ibReport{Plan: plan, Traffic: trafficSince(ctx, a, before, span, hosts)}
-	rep.Report = ibtest.Judge(plan, w.told, ibtest.Setting{
+	rep.Report = ibtest.Evaluate(plan, w.told, ibtest.Setting{
 		Setting: nettest.Setting{
 			Topology: view.scene.Topology, Inventories: view.scene.Inventories, Traffic: rep.Traffic,
 		},

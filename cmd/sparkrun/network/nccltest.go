@@ -217,7 +217,7 @@ func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o t
 	if rep.early != nil {
 		rep.Verdict = *rep.early
 	} else {
-		rep.Verdict = nccltest.Judge(t, rep.Log, s)
+		rep.Verdict = nccltest.Evaluate(t, rep.Log, s)
 	}
 	v := rep.Verdict
 	tool, version, _ := strings.Cut(t.Tool, " ")

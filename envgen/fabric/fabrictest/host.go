@@ -1,8 +1,8 @@
-// Package fabrictest makes what a machine's kernel shows of its network hardware out of a few lines of text: a sysfs
-// tree, in memory or on the disk, and what netlink would list. Tests give both to fabric.New in place of the machine.
+// Package fabrictest makes what a machine's kernel shows of its network hardware from a few lines of text: a sysfs
+// tree, in memory or on disk, and the listings of netlink. Tests give both to fabric.New in place of the machine.
 //
-// It must not be imported by what is shipped, and must not decide what a tree means: it imitates the kernel, and
-// where it is wrong about the kernel every test built on it is.
+// It must not be imported by anything that is shipped, and must not decide what a tree means: it imitates the
+// kernel, and where it differs from the kernel, every test built on it is wrong.
 package fabrictest
 
 import (
@@ -51,7 +51,7 @@ type Host struct {
 	spark   bool
 }
 
-// Link has the fields of fabric.Link, which it converts to: fabric's own tests could not import a package that
+// Link has the fields of fabric.Link, to which it converts: fabric's own tests could not import a package that
 // imports fabric.
 type Link struct {
 	Name         string
@@ -74,8 +74,8 @@ type device struct {
 // New makes a host without hardware.
 func New() *Host { return &Host{Files: fstest.MapFS{}, devices: map[string]*device{}} }
 
-// Load makes a host of a file: what stands before the first part says what it is, "-- tree --" holds the words
-// above, and "-- links --" what follows the word link.
+// Load makes a host from a file: the text before the first part describes it, "-- tree --" holds the words
+// above, and "-- links --" the arguments of the word link.
 func Load(t testing.TB, file string) *Host {
 	t.Helper()
 	h := New()
@@ -98,7 +98,7 @@ type Part struct {
 	Lines []string
 }
 
-// Parts splits a file at its headers. What stands before the first is left out.
+// Parts splits a file at its headers. The text before the first one is dropped.
 func Parts(t testing.TB, file string) []Part {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -118,13 +118,14 @@ func Parts(t testing.TB, file string) []Part {
 	return parts
 }
 
-// Tree is a tree that answers as sysfs does where a plain folder cannot: a file whose text is EINVAL cannot be read.
+// Tree answers as sysfs does where a plain folder cannot: a file whose text is EINVAL cannot be read.
 type Tree struct{ fs.ReadLinkFS }
 
 // FS is the host's tree in memory.
 func (h *Host) FS() Tree { return Tree{h.Files} }
 
-// Plant writes the tree into a folder of the test, for readers of a real one. What cannot be read is left out.
+// Plant writes the tree into a folder of the test, for readers of a real one. Files that cannot be read are
+// left out.
 func (h *Host) Plant(t testing.TB) (root string) {
 	t.Helper()
 	root = t.TempDir()
@@ -147,7 +148,7 @@ func (t Tree) ReadFile(name string) ([]byte, error) {
 
 const einval = "EINVAL"
 
-// Line adds one line of text; an empty one is none.
+// Line adds one line of text; an empty one has no effect.
 func (h *Host) Line(line string) error {
 	line, _, _ = strings.Cut(line, "#")
 	words := strings.Fields(line)
@@ -217,7 +218,7 @@ func (o opts) or(key, preset string) string {
 	return preset
 }
 
-// link adds an interface to what netlink lists, or changes the one of that name.
+// link adds an interface to netlink's listing, or changes the one of that name.
 func (h *Host) link(name string, words []string) error {
 	i := slices.IndexFunc(h.Links, func(l Link) bool { return l.Name == name })
 	if i < 0 {

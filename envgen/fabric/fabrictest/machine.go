@@ -84,7 +84,8 @@ func (h *Host) port(number string, addrs []string) error {
 	return err
 }
 
-// plug gives a function its link, and an address with its two rows. One that was lost stays so.
+// plug gives a function its link, and an address with its two GID rows. A lost function stays
+// lost.
 func (h *Host) plug(pci, addr, gbps string) error {
 	d := h.devices[pci]
 	if d == nil {
@@ -99,7 +100,8 @@ func (h *Host) plug(pci, addr, gbps string) error {
 	return errors.Join(err, h.hold(d, addr))
 }
 
-// hold gives an interface an address: netlink lists it, and the GID table has two more rows.
+// hold gives an interface an address: it is in netlink's listing, and the GID table has two
+// more rows.
 func (h *Host) hold(d *device, addr string) error {
 	prefix, err := netip.ParsePrefix(addr)
 	if err != nil {
@@ -133,7 +135,7 @@ func (h *Host) nic(words []string, o opts) error {
 		"gid "+rdma+" 1 v2 fe80::a288:c2ff:fe46:1 "+net), h.plug(pci, addr, "400"))
 }
 
-// on returns the function beneath an interface.
+// on returns the function of an interface.
 func (h *Host) on(net string) (*device, error) {
 	for _, d := range h.devices {
 		if d.net == net {
@@ -143,7 +145,7 @@ func (h *Host) on(net string) (*device, error) {
 	return nil, fmt.Errorf("no function has the interface %s", net)
 }
 
-// address replaces the addresses of an interface and the rows that come of them.
+// address replaces the addresses of an interface and the GID rows for them.
 func (h *Host) address(net string, addrs []string) error {
 	d, err := h.on(net)
 	if err != nil {
@@ -161,7 +163,7 @@ func (h *Host) address(net string, addrs []string) error {
 	return err
 }
 
-// cut ends the link of interfaces.
+// cut takes the link from interfaces.
 func (h *Host) cut(how string, nets []string) error {
 	var err error
 	for _, net := range nets {
@@ -176,7 +178,7 @@ func (h *Host) cut(how string, nets []string) error {
 	return err
 }
 
-// lose takes a function away as if the machine had never had it.
+// lose removes a function as if the machine had never had it.
 func (h *Host) lose(pci string) error {
 	d := h.devices[pci]
 	if d == nil {

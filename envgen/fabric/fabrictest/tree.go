@@ -12,7 +12,8 @@ import (
 	"testing/fstest"
 )
 
-// file makes one file of the tree, in place of what it was; no content, no file.
+// file writes one file of the tree, replacing what was there; with no content it writes
+// no file.
 func (h *Host) file(name, content string) error {
 	if content == "" {
 		return nil
@@ -24,8 +25,7 @@ func (h *Host) file(name, content string) error {
 	return err
 }
 
-// resolve follows the links on the way to a name, as the kernel does: what is written through class/net ends up with
-// the device.
+// resolve follows the links in a name, as the kernel does: what is written through class/net belongs to the device.
 func (h *Host) resolve(name string) (string, error) {
 	real := "."
 	for rest, links := strings.Split(name, "/"), 0; len(rest) > 0; {
@@ -40,7 +40,7 @@ func (h *Host) resolve(name string) (string, error) {
 	return real, nil
 }
 
-// remove takes a file, a link or a folder with all that is in it away.
+// remove removes a file, a link or a folder with its contents.
 func (h *Host) remove(name string) {
 	maps.DeleteFunc(h.Files, func(file string, _ *fstest.MapFile) bool {
 		return file == name ||
@@ -48,7 +48,7 @@ func (h *Host) remove(name string) {
 	})
 }
 
-// files writes several: name, content, name, content.
+// files writes several files: name, content, name, content.
 func (h *Host) files(dir string, pairs ...string) error {
 	for i := 0; i < len(pairs); i += 2 {
 		if err := h.file(dir+"/"+pairs[i], pairs[i+1]); err != nil {
@@ -64,7 +64,7 @@ func (h *Host) dir(name string) {
 	}
 }
 
-// symlink makes a relative link as sysfs has them: its last word is the target's name, even where that is a parent.
+// symlink makes a relative link as in sysfs: its last element is the target's name, even where that is a parent.
 func (h *Host) symlink(name, target string) error {
 	relative, err := filepath.Rel(path.Dir(name), path.Dir(target))
 	if err == nil {

@@ -50,8 +50,8 @@ func (s Setting) endsOf(p Plan, c Cell) [2]side {
 	return ends
 }
 
-// judging is the work on one cell.
-type judging struct {
+// evaluation is that of one cell.
+type evaluation struct {
 	c    *Cell
 	p    Plan
 	s    Setting
@@ -59,7 +59,7 @@ type judging struct {
 }
 
 // software names a device of no hardware (rxe), of which no figure is known.
-func (j judging) software() string {
+func (j evaluation) software() string {
 	for _, e := range j.ends {
 		for _, name := range e.used {
 			if h, ok := e.inv.Device(name); ok && h.PCI == nil {
@@ -70,7 +70,7 @@ func (j judging) software() string {
 	return ""
 }
 
-func (j judging) judge() {
+func (j evaluation) evaluate() {
 	c := j.c
 	where := fmt.Sprintf("%s -> %s over %s", c.From, c.To, c.Port)
 	for _, l := range c.Lanes {
@@ -88,7 +88,7 @@ func (j judging) judge() {
 }
 
 // bandwidth holds the sum of a cable's lanes against what both twins give.
-func (j judging) bandwidth(where string) {
+func (j evaluation) bandwidth(where string) {
 	c := j.c
 	reached := fmt.Sprintf("%s reached %s Gb/s", where, gbps(*c.Gbps))
 	full, of := writeCable, "a cable"
@@ -124,7 +124,7 @@ func (j judging) bandwidth(where string) {
 }
 
 // latency holds the slowest lane against a direct cable's, and grants a switch its time.
-func (j judging) latency(where string) {
+func (j evaluation) latency(where string) {
 	c := j.c
 	reached := fmt.Sprintf("%s took %.2f us", where, *c.Micros)
 	full, of := writeLatency, "a cable should"
@@ -148,7 +148,7 @@ func (j judging) latency(where string) {
 }
 
 // unknown says why there is no figure; empty where there is one.
-func (j judging) unknown() string {
+func (j evaluation) unknown() string {
 	if why := j.software(); why != "" {
 		return why + ", of which no figure is known: --expect gives one"
 	}
@@ -159,7 +159,7 @@ func (j judging) unknown() string {
 }
 
 // facts are what is known of the cable's two ends, and costs. full is what it should give.
-func (j judging) facts(full float64) []nettest.Cause {
+func (j evaluation) facts(full float64) []nettest.Cause {
 	var found []nettest.Cause
 	add := func(c nettest.Cause, reach float64) {
 		if !slices.ContainsFunc(found, func(f nettest.Cause) bool { return f.Code == c.Code }) {
@@ -237,7 +237,7 @@ func (e side) oneTwin() (c nettest.Cause, sure bool) {
 
 // likely picks the fact that leaves nearest to what was measured; one that leaves twice as
 // much explains nothing.
-func (j judging) likely(gbps, full float64, found []nettest.Cause) nettest.Cause {
+func (j evaluation) likely(gbps, full float64, found []nettest.Cause) nettest.Cause {
 	best, explains := nettest.Likely(gbps, found)
 	if explains {
 		return *best
@@ -265,7 +265,7 @@ func (j judging) likely(gbps, full float64, found []nettest.Cause) nettest.Cause
 }
 
 // extremes are the lanes with the least and the most; nil for one alone.
-func (j judging) extremes() (weak, strong *Lane) {
+func (j evaluation) extremes() (weak, strong *Lane) {
 	if len(j.c.Lanes) < 2 {
 		return nil, nil
 	}
@@ -275,7 +275,7 @@ func (j judging) extremes() (weak, strong *Lane) {
 }
 
 // traffic is that of the devices that were measured.
-func (j judging) traffic() []nettest.Traffic {
+func (j evaluation) traffic() []nettest.Traffic {
 	return slices.DeleteFunc(slices.Clone(j.s.Traffic), func(t nettest.Traffic) bool {
 		return !slices.ContainsFunc(j.ends[:],
 			func(e side) bool { return e.host == t.Host && slices.Contains(e.used, t.Device) })
@@ -283,7 +283,7 @@ func (j judging) traffic() []nettest.Traffic {
 }
 
 // slow is why latency is high.
-func (j judging) slow(full float64) nettest.Cause {
+func (j evaluation) slow(full float64) nettest.Cause {
 	if lost, any := nettest.Losses(j.traffic()); any {
 		return lost
 	}
@@ -302,7 +302,7 @@ func (j judging) slow(full float64) nettest.Cause {
 }
 
 // broken is why a lane gave nothing, or not over its own addresses.
-func (j judging) broken(l Lane) nettest.Cause {
+func (j evaluation) broken(l Lane) nettest.Cause {
 	lane := fmt.Sprintf("%s -> %s", l.From, l.To)
 	says := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(strings.ToLower(l.Error), w) })
@@ -345,7 +345,7 @@ func (j judging) broken(l Lane) nettest.Cause {
 }
 
 // mtus are those of a lane's two interfaces.
-func (j judging) mtus(l Lane) (from, to int, unequal bool) {
+func (j evaluation) mtus(l Lane) (from, to int, unequal bool) {
 	of := func(e side, hca string) int {
 		i := slices.IndexFunc(e.port.Devices, func(d envgen.DeviceState) bool { return d.HCA == hca })
 		if i < 0 || e.port.Devices[i].MTU == nil {

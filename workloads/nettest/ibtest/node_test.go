@@ -208,7 +208,7 @@ func TestIBRanks(t *testing.T) {
 	fakePerftest(t)
 	p := newIBPair(t)
 	all, lines := p.run(t.Context(), t)
-	rep := Judge(p.plan, all, Setting{ExpectGbps: 197})
+	rep := Evaluate(p.plan, all, Setting{ExpectGbps: 197})
 	if rep.Verdict.Grade != nettest.Good || len(rep.Cells) != 2 || *rep.Cells[0].Gbps != 197.5 || len(lines) != 4 {
 		t.Errorf("%+v\n%+v", rep.Verdict, lines)
 	}
@@ -281,7 +281,7 @@ func TestIBRanksFail(t *testing.T) {
 				}
 			}
 			all, lines := p.run(t.Context(), t)
-			v := Judge(p.plan, all, Setting{ExpectGbps: 197}).Verdict
+			v := Evaluate(p.plan, all, Setting{ExpectGbps: 197}).Verdict
 			if v.Grade != nettest.Failed || v.Cause.Code != tc.cause || !strings.Contains(v.Cause.Evidence, tc.says) {
 				t.Errorf("%+v %+v", v, v.Cause)
 			}

@@ -184,7 +184,7 @@ func FuzzParseLine(f *testing.F) {
 		all.Add(l)
 		p := Plan{Nodes: []Node{{Host: "a", Ways: []Way{{Device: "x"}}}, {Host: "b", Ways: []Way{{Device: "y"}}}},
 			Cables: []Cable{{B: 1, Lanes: [][2]int{{0, 0}}}}, Steps: []Step{{Test: "write_bw", Runs: []Run{{}}}}}
-		if v := Judge(p, all, Setting{}).Verdict; v.Text == "" {
+		if v := Evaluate(p, all, Setting{}).Verdict; v.Text == "" {
 			t.Errorf("%+v", v)
 		}
 	})

@@ -11,7 +11,7 @@ func TestDrawing(t *testing.T) {
 	table := result(2, big, 12)
 	table.Devices[0].Host = `<b>&"`
 	table.Rows = append(table.Rows, Row{Bytes: 1 << 20, Out: &Point{Micros: 300, Alg: 4, Bus: 2}})
-	v := Judge(table, Log{}, pair(t).setting(t))
+	v := Evaluate(table, Log{}, pair(t).setting(t))
 	for _, columns := range []int{0, 40, 80, 300} {
 		text := Drawing{Table: table, Verdict: v, Ranks: 2}.Text(columns)
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

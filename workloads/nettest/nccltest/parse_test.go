@@ -332,11 +332,11 @@ func FuzzParse(f *testing.F) {
 		for line := range strings.Lines(text) {
 			log.Line(line)
 		}
-		v := Judge(table, log, Setting{})
+		v := Evaluate(table, log, Setting{})
 		if v.Grade == nettest.Good {
 			t.Errorf("good, with no link known: %+v", v)
 		}
-		judged := Judge(table, log, known)
+		judged := Evaluate(table, log, known)
 		if _, err := json.Marshal([]any{table, log, v, judged}); err != nil {
 			t.Error(err)
 		}

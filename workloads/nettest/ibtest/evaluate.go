@@ -67,8 +67,8 @@ type Report struct {
 	Cells   []Cell  `json:"cells"`
 }
 
-// Judge weighs what the ranks told of a plan.
-func Judge(p Plan, told Lines, s Setting) Report {
+// Evaluate gives the report on what the ranks of a plan printed.
+func Evaluate(p Plan, told Lines, s Setting) Report {
 	var rep Report
 	at := map[string]int{}
 	for i, step := range p.Steps {
@@ -93,7 +93,7 @@ func Judge(p Plan, told Lines, s Setting) Report {
 	for i := range rep.Cells {
 		c := &rep.Cells[i]
 		c.add()
-		judging{c: c, p: p, s: s, ends: s.endsOf(p, *c)}.judge()
+		evaluation{c: c, p: p, s: s, ends: s.endsOf(p, *c)}.evaluate()
 	}
 	rep.Verdict = verdict(rep.Cells)
 	return rep

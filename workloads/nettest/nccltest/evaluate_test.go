@@ -303,7 +303,7 @@ func TestVerdicts(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			v := Judge(tc.table, ofLog(tc.log...), tc.cluster.setting(t, tc.traffic...))
+			v := Evaluate(tc.table, ofLog(tc.log...), tc.cluster.setting(t, tc.traffic...))
 			code, all := "", v.Text
 			if v.Cause != nil {
 				code = v.Cause.Code
@@ -463,7 +463,7 @@ func TestRealRunIsSockets(t *testing.T) {
 	for line := range strings.Lines(string(text)) {
 		l.Line(strings.TrimSuffix(line, "\n"))
 	}
-	v := Judge(table, l, pair(t).setting(t))
+	v := Evaluate(table, l, pair(t).setting(t))
 	if v.Grade != nettest.Low || v.Cause == nil || v.Cause.Code != CauseSockets ||
 		!strings.Contains(v.Cause.Evidence, "Using enp1s0f0np0") {
 		t.Errorf("%+v", v)

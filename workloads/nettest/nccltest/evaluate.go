@@ -33,8 +33,8 @@ type Verdict struct {
 	Text string `json:"text"`
 }
 
-// Judge weighs a result.
-func Judge(t Table, log Log, s Setting) Verdict {
+// Evaluate gives the verdict on a result.
+func Evaluate(t Table, log Log, s Setting) Verdict {
 	if c := incorrect(t, log, s); c != nil {
 		v := Verdict{Grade: nettest.Failed, Cause: c, Text: c.Text}
 		if r := t.Largest(); r != nil {

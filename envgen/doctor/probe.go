@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// atOnce bounds how many sockets are open side by side: each raw one gets a copy of every echo reply from its peer.
+// atOnce bounds how many sockets are open at a time: each raw one gets a copy of every echo reply from its peer.
 const atOnce = 64
 
-// Try does what it is told, side by side, within Patience or until ctx ends.
-func Try(ctx context.Context, o Orders) Report {
+// Probe carries out the orders side by side, within Patience or until ctx ends.
+func Probe(ctx context.Context, o Orders) Report {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	r := Report{Echoes: make([]EchoResult, len(o.Echoes)), Claims: make([]ClaimResult, len(o.Claims)),
@@ -63,7 +63,7 @@ func Try(ctx context.Context, o Orders) Report {
 	return r
 }
 
-// dial opens a connection and closes it: what listens is asked nothing.
+// dial opens a connection and closes it; it sends nothing.
 func dial(ctx context.Context, d Dial) DialResult {
 	ctx, cancel := context.WithTimeout(ctx, Patience/2)
 	defer cancel()
@@ -82,7 +82,7 @@ func dial(ctx context.Context, d Dial) DialResult {
 	return DialResult{Dial: d, Why: why}
 }
 
-// noRight makes an error of one that is about our rights, nil of any other.
+// noRight describes an error that is about missing rights; nil for any other.
 func noRight(what string, err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return fmt.Errorf("%s: %w", what, err)

@@ -28,10 +28,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// The whole road of a fabric, case by case: from what the machines' kernels show to inventories, the topology with its
+// The whole path of a fabric, case by case: from what the machines' kernels show to inventories, the topology with its
 // findings, every rank's environment, the netplan files and the pictures.
 //
-// A case of testdata/road is a txtar file: "-- cluster --" has the cabling, and each further part is a machine in
+// A case of testdata/pipeline is a txtar file: "-- cluster --" has the cabling, and each further part is a machine in
 // fabrictest's words, by host name. The cabling's words:
 //
 //	cable HOST/N HOST/N      the ports hear each other; any name of a port will do
@@ -47,14 +47,14 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // "-- later HOST --" changes a machine ten seconds after its counters were read, and
 // "-- want HOST/KIND --" is text that others published for such a machine, and that must come out equal: ibdev2netdev
 // by its text, netplan by its values.
-func TestRoadGoldens(t *testing.T) {
-	files, err := filepath.Glob("testdata/road/*.txtar")
+func TestPipelineGoldens(t *testing.T) {
+	files, err := filepath.Glob("testdata/pipeline/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no cases: %v", err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			r := loadRoad(t, file)
+			r := loadPipeline(t, file)
 			got := r.walk(t)
 			golden := strings.TrimSuffix(file, ".txtar") + ".golden"
 			if *update {
@@ -112,8 +112,8 @@ func asYAML(t *testing.T, text string) (value any) {
 	return value
 }
 
-// road is a case: the machines as a cluster sees them.
-type road struct {
+// pipeline is a case: the machines as a cluster sees them.
+type pipeline struct {
 	in    topology.Input
 	views []envgen.NodeView
 	want  map[string]string
@@ -138,7 +138,7 @@ func readScript(t *testing.T, file string) *script {
 		later, isLater := strings.CutPrefix(p.Name, "later ")
 		switch {
 		case p.Name == "base":
-			s = readScript(t, filepath.Join("testdata/road", p.Lines[0]+".txtar"))
+			s = readScript(t, filepath.Join("testdata/pipeline", p.Lines[0]+".txtar"))
 		case p.Name == "cluster":
 			s.cluster = p.Lines
 		case wanted:
@@ -155,10 +155,10 @@ func readScript(t *testing.T, file string) *script {
 	return s
 }
 
-func loadRoad(t *testing.T, file string) *road {
+func loadPipeline(t *testing.T, file string) *pipeline {
 	t.Helper()
 	s := readScript(t, file)
-	r := &road{want: s.want}
+	r := &pipeline{want: s.want}
 	counters := map[string][]envgen.Counters{}
 	for _, host := range s.hosts {
 		r.views = append(r.views, readMachine(t, host, s, counters))
@@ -237,7 +237,7 @@ func readMachine(t *testing.T, host string, s *script, counters map[string][]env
 }
 
 // cabling makes of one line of the cluster what the probes would tell of it.
-func (r *road) cabling(t *testing.T, words []string) {
+func (r *pipeline) cabling(t *testing.T, words []string) {
 	t.Helper()
 	host, _, _ := strings.Cut(words[1], "/")
 	switch words[0] {
@@ -252,7 +252,7 @@ func (r *road) cabling(t *testing.T, words []string) {
 	case "stranger":
 		inv := &r.view(t, host).Inventory
 		for _, n := range r.port(t, words[1]) {
-			inv.Cabling.Strangers = append(inv.Cabling.Strangers, envgen.Stranger{NIC: n.NIC.Name, Slot: n.Slot, MAC: words[2], Heard: envgen.StrangerARP})
+			inv.Cabling.NonMembers = append(inv.Cabling.NonMembers, envgen.NonMember{NIC: n.NIC.Name, Slot: n.Slot, MAC: words[2], Heard: envgen.NonMemberARP})
 		}
 	case "unknown": // a member that nobody else knows
 		inv := &r.view(t, host).Inventory
@@ -281,7 +281,7 @@ func (r *road) cabling(t *testing.T, words []string) {
 }
 
 // known adds what does not travel in an inventory.
-func (r *road) known(t *testing.T, words []string) {
+func (r *pipeline) known(t *testing.T, words []string) {
 	t.Helper()
 	host, device, _ := strings.Cut(words[1], "/")
 	for i := range r.in.Nodes {
@@ -301,7 +301,7 @@ func (r *road) known(t *testing.T, words []string) {
 }
 
 // hear lets every interface of port a hear every one of b, as twins do.
-func (r *road) hear(t *testing.T, a, b string) {
+func (r *pipeline) hear(t *testing.T, a, b string) {
 	t.Helper()
 	hostA, _, _ := strings.Cut(a, "/")
 	hostB, _, _ := strings.Cut(b, "/")
@@ -319,7 +319,7 @@ func (r *road) hear(t *testing.T, a, b string) {
 	}
 }
 
-func (r *road) view(t *testing.T, host string) *envgen.NodeView {
+func (r *pipeline) view(t *testing.T, host string) *envgen.NodeView {
 	t.Helper()
 	for i := range r.views {
 		if r.views[i].Host == host {
@@ -331,7 +331,7 @@ func (r *road) view(t *testing.T, host string) *envgen.NodeView {
 }
 
 // port returns the interfaces of HOST/NAME.
-func (r *road) port(t *testing.T, text string) (nics []envgen.CableNIC) {
+func (r *pipeline) port(t *testing.T, text string) (nics []envgen.CableNIC) {
 	t.Helper()
 	host, name, _ := strings.Cut(text, "/")
 	inv := r.view(t, host).Inventory
@@ -348,7 +348,7 @@ func (r *road) port(t *testing.T, text string) (nics []envgen.CableNIC) {
 	return nics
 }
 
-func (r *road) walk(t *testing.T) (out parts) {
+func (r *pipeline) walk(t *testing.T) (out parts) {
 	t.Helper()
 	for _, v := range r.views {
 		out.add(v.Host+"/inventory", inventoryText(t, v.Inventory))
@@ -413,7 +413,7 @@ func findingsText(findings []envgen.Finding) string {
 }
 
 // The releases of NCCL that matter: not known, one that cannot choose a GID, one of each later kind.
-var roadLibraries = []struct {
+var pipelineLibraries = []struct {
 	name string
 	nccl *envgen.NCCLVersion
 	fork bool
@@ -426,7 +426,7 @@ var roadLibraries = []struct {
 }
 
 // environments writes what each rank of a job on all nodes gets; releases that get the same stand together.
-func (r *road) environments(t *testing.T, topo envgen.Topology, out *parts) {
+func (r *pipeline) environments(t *testing.T, topo envgen.Topology, out *parts) {
 	t.Helper()
 	byID := map[string]envgen.NodeView{}
 	for _, v := range r.views {
@@ -443,7 +443,7 @@ func (r *road) environments(t *testing.T, topo envgen.Topology, out *parts) {
 	out.add("meeting", fmt.Sprintf("%s, %s: %s", m.Kind, m.Entries[0].Shape, m.Why))
 	texts := map[string][]string{}
 	var order []string
-	for _, l := range roadLibraries {
+	for _, l := range pipelineLibraries {
 		var b strings.Builder
 		for i, e := range m.Entries {
 			fmt.Fprintf(&b, "rank %d %s %s\n", i, e.Host, e.Addr)
@@ -462,7 +462,7 @@ func (r *road) environments(t *testing.T, topo envgen.Topology, out *parts) {
 }
 
 // netplans writes the files that follow, with the addresses that are there left as they are.
-func (r *road) netplans(t *testing.T, topo envgen.Topology, out *parts) {
+func (r *pipeline) netplans(t *testing.T, topo envgen.Topology, out *parts) {
 	t.Helper()
 	held := map[string][]netplan.Held{}
 	for _, v := range r.views {

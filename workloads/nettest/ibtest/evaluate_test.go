@@ -199,7 +199,7 @@ func TestVerdicts(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&s)
 			}
-			rep := Judge(p, told(p, tc.figures), s)
+			rep := Evaluate(p, told(p, tc.figures), s)
 			v := rep.Verdict
 			code, all := "", v.Text
 			if v.Cause != nil {
@@ -225,7 +225,7 @@ func TestVerdicts(t *testing.T) {
 // One lane that is broken fails its cable, and leaves the others as they are.
 func TestOneOfMany(t *testing.T) {
 	p, s := newCluster(t, 4).onSwitch().plan(t, Options{Kinds: []string{"bw"}})
-	rep := Judge(p, told(p, func(test string, twin int, r Run) (float64, string) {
+	rep := Evaluate(p, told(p, func(test string, twin int, r Run) (float64, string) {
 		from, to := p.Ends(r)
 		if p.Nodes[from.Node].Host == "spark3" && p.Nodes[to.Node].Host == "spark2" && twin == 1 {
 			return 0, "Couldn't connect to 192.168.101.12:20001"
@@ -265,7 +265,7 @@ spark4       194.0    194.0    194.0        -
 // Two cables between two nodes have a line each; latency one figure for both ways.
 func TestMatrices(t *testing.T) {
 	p, s := pair(t).cable(0, 1, 1, 1, 1).plan(t, Options{})
-	rep := Judge(p, told(p, each(98, 97, 1.5)), s)
+	rep := Evaluate(p, told(p, each(98, 97, 1.5)), s)
 	want := `ib_write_bw: Gb/s, all lanes of a cable at once
 spark1 -> spark2  port 0 - port 0     195.0
 spark2 -> spark1  port 0 - port 0     195.0
@@ -276,7 +276,7 @@ spark2 -> spark1  port 1 - port 1     195.0
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	p, s = ring(t, 4).plan(t, Options{Kinds: []string{Latency}})
-	rep = Judge(p, told(p, each(0, 0, 3)), s)
+	rep = Evaluate(p, told(p, each(0, 0, 3)), s)
 	want = `ib_write_lat: us, one way, the slower lane
             spark1   spark2   spark3   spark4
 spark1           -    3.00!        -    3.00!
@@ -301,7 +301,7 @@ func TestBusy(t *testing.T) {
 		l.Out = strings.ReplaceAll(l.Out, "8.55", "1.52")
 		all.clients[key] = l
 	}
-	v := Judge(p, all, s).Verdict
+	v := Evaluate(p, all, s).Verdict
 	if v.Grade != nettest.Low || v.Cause == nil || v.Cause.Code != CauseBusy ||
 		!strings.Contains(v.Cause.Evidence, "1.52 us at best, 9.00 usually") {
 		t.Errorf("%+v", v)
@@ -316,7 +316,7 @@ func TestOtherGID(t *testing.T) {
 		l.Out = strings.Replace(l.Out, "255:255:192:168:", "255:255:10:00:", 1)
 		all.clients[key] = l
 	}
-	v := Judge(p, all, s).Verdict
+	v := Evaluate(p, all, s).Verdict
 	if v.Grade != nettest.Failed || v.Cause.Code != CauseGID ||
 		!strings.Contains(v.Cause.Evidence, "spoke by GID ::ffff:10.0.100.") {
 		t.Errorf("%+v %+v", v, v.Cause)
@@ -326,24 +326,24 @@ func TestOtherGID(t *testing.T) {
 // A rank that tells nothing, and one that tells of what the far end saw.
 func TestSilence(t *testing.T) {
 	p, s := pair(t).plan(t, Options{Kinds: []string{Bandwidth}})
-	if v := Judge(p, Lines{}, s).Verdict; v.Grade != nettest.Failed ||
+	if v := Evaluate(p, Lines{}, s).Verdict; v.Grade != nettest.Failed ||
 		!strings.Contains(v.Cause.Evidence, "nothing was told of it") {
 		t.Errorf("%+v", v)
 	}
 	all := told(p, fails("Couldn't read remote address"))
 	all.Add(Line{IBTest: 1, Step: 0, Run: 0, Server: true, Exit: 1, Err: "Couldn't allocate MR\n"})
-	if v := Judge(p, all, s).Verdict; v.Cause.Code != CauseMemlock ||
+	if v := Evaluate(p, all, s).Verdict; v.Cause.Code != CauseMemlock ||
 		!strings.Contains(v.Cause.Evidence, "spark2: Couldn't allocate MR") {
 		t.Errorf("%+v %+v", v, v.Cause)
 	}
-	if v := Judge(Plan{}, Lines{}, Setting{}).Verdict; v.Grade != nettest.Failed {
+	if v := Evaluate(Plan{}, Lines{}, Setting{}).Verdict; v.Grade != nettest.Failed {
 		t.Errorf("%+v", v)
 	}
 }
 
 func TestHistory(t *testing.T) {
 	p, s := pair(t).plan(t, Options{})
-	rep := Judge(p, told(p, each(98, 60, 1.5)), s)
+	rep := Evaluate(p, told(p, each(98, 60, 1.5)), s)
 	now := NewRecord(p, "write", rep)
 	now.Cluster = "c"
 	if now.Gbps == nil || *now.Gbps != 158 || *now.Micros != 1.5 || now.Grade != nettest.Low ||
