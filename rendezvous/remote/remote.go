@@ -315,7 +315,6 @@ func (r *Cluster) renewed(old *trust.Identity, cert []byte) error {
 }
 
 // order gives the members in the order of dialling: the one that answered last comes first.
-
 func (r *Cluster) order() []wire.Member {
 	st := r.State()
 	last := slices.IndexFunc(st.Members, func(m wire.Member) bool { return m.ID == st.Last })
