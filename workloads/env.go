@@ -16,19 +16,19 @@ const (
 	sourceRecipe = "recipe"
 )
 
-// callersVars travel from the caller to every rank: what finds programs,
-// libraries and caches, and the language of messages. The list is short on
-// purpose: a shell's variables describe the machine it runs on, and the ranks
-// run on others.
+// callersVars are passed from the caller to every rank: what finds programs, libraries
+// and caches, and the language of messages. The list is short on purpose: a shell's
+// variables describe the machine it runs on, and the ranks run on others.
 var callersVars = []string{
 	"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "HF_HOME", "LANG", "LC_ALL",
 }
 
-// wordyVars of them are no paths: they travel from a machine that is no member, too.
+// wordyVars are those that are no paths: they are also passed from a machine outside
+// the cluster.
 var wordyVars = []string{"LANG", "LC_ALL"}
 
-// environment puts together what every rank gets, later entries winning: the
-// caller's, the workload's, the user's.
+// environment combines what every rank gets; later entries win: the caller's, the
+// workload's, the user's.
 func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.Var, error) {
 	return r.Variables(workload, true, own...)
 }

@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// Model is what the fit and the parallelism of a model hang on, as its config.json and
-// safetensors index have it. 0: not said.
+// Model has the facts on which a model's fit and parallelism depend, from its
+// config.json and safetensors index. 0: not given.
 type Model struct {
 	Heads, KVHeads, HeadDim, Layers int
 	Experts                         int
@@ -73,8 +73,8 @@ func (i *inner) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// ParseModel reads a model's config.json. What it does not say, or says in a way of its own, is 0;
-// Bytes it never says.
+// ParseModel reads a model's config.json. What it does not give, or gives in a form of its own, is
+// 0; it never gives Bytes.
 func ParseModel(config []byte) (Model, error) {
 	var outer struct {
 		hfConfig

@@ -14,7 +14,8 @@ type Ray struct {
 	// Empty means the caller's $VIRTUAL_ENV/bin/ray, and ray where no virtual
 	// environment is active, or in a container.
 	Program string
-	// Whole: a worker that is lost has the job's next try begin, rather than itself alone.
+	// Whole: the loss of a worker starts the job's next attempt, and not only that worker
+	// again.
 	Whole bool
 	// Port and DashboardPort are the head's, for who has to find a cluster under numbers
 	// that people know; 0: any that is free.
@@ -23,7 +24,8 @@ type Ray struct {
 	Args, HeadArgs []string
 }
 
-// rayRefused are arguments of `ray start` that the rest of a job hangs on, and what to say.
+// rayRefused are arguments of `ray start` on which the rest of a job depends, and what to
+// say about each.
 var rayRefused = map[string]string{
 	"--head":            "the first machine has the head",
 	"--block":           "it is given anyway",
@@ -33,7 +35,7 @@ var rayRefused = map[string]string{
 	"--node-ip-address": "it is where the job's machines meet",
 }
 
-// check refuses arguments that would part what a job starts from what it tells of it.
+// check refuses arguments that would contradict what the job assumes about the cluster.
 func (a Ray) check() error {
 	if a.Port != 0 && a.Port == a.DashboardPort {
 		return fmt.Errorf("--port and --dashboard-port %d: %w: want two ports", a.Port, launcher.ErrInvalid)
@@ -69,8 +71,8 @@ const (
 const rayWorkerPorts = 512
 
 // raySpec is a Ray cluster: the head, then a worker on each other node and, where there
-// is a command, that on the head once all nodes are seen. Without one the head is what
-// the job is about.
+// is a command, that on the head once all nodes are seen. Without a command the head is
+// the main stage.
 func raySpec(r Request) (launcher.Spec, error) {
 	if r.RanksPerNode > 1 {
 		return launcher.Spec{}, fmt.Errorf("--nproc-per-node %d: %w: Ray has one process a machine, which starts its "+

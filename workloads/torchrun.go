@@ -7,8 +7,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Torchrun are the options of torchrun that still mean something where sparkrun
-// takes the place of its agent.
+// Torchrun are the options of torchrun that still have a meaning where sparkrun
+// replaces its agent.
 type Torchrun struct {
 	// Python is the interpreter on the nodes: a path, or a name looked up in
 	// the ranks' PATH. Empty means the caller's $VIRTUAL_ENV/bin/python3, and

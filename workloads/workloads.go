@@ -45,8 +45,8 @@ type Request struct {
 	launcher.RankOptions
 	// TTY is the size of the terminal that the rank of Stdin gets; nil: none.
 	TTY *launcher.Window
-	// Before and After are shell commands that run once, as one rank on rank 0's
-	// node: before the first try of the job, and when it has completed.
+	// Before and After are shell commands that run once, as one rank on rank 0's node:
+	// before the first attempt of the job, and when it has completed.
 	Before, After string
 	// NoGPUs: the job takes none, whatever its workload does else.
 	NoGPUs bool
@@ -158,7 +158,7 @@ func Finish(r Request, workload string, steps []launcher.Stage) (launcher.Spec, 
 	return spec.WithDefaults(), nil
 }
 
-// contain is what the ranks of a stage run in: all of a job's are in one image.
+// contain is the container of a stage's ranks: all ranks of a job use one image.
 func (r Request) contain(argv []launcher.Value) *launcher.Container {
 	if r.Container == nil {
 		return nil
@@ -176,7 +176,8 @@ func (r Request) afterSetup(argv []launcher.Value) []launcher.Value {
 	return append(launcher.Lits("bash", "-ec", r.Setup+"\nexec \"$@\"", "setup"), argv...)
 }
 
-// withoutPorts leaves out what speaks of a port that only a generation of steps has.
+// withoutPorts leaves out variables that refer to a port, which only a generation with
+// stages has.
 func withoutPorts(env []launcher.Var) []launcher.Var {
 	return slices.DeleteFunc(slices.Clone(env), func(v launcher.Var) bool {
 		return slices.ContainsFunc(v.Value, func(p launcher.Part) bool { return p.Ref.IsNamedPort() })

@@ -1,8 +1,8 @@
-// Package engine decides how each server of models is started: one value a server, in a file of its
-// own, with all that is known of it. Who adds one adds its file, its test and a line in All.
+// Package engine decides how each server of models is started: one value for each server, in a file
+// of its own, with all that is known of it. A new engine is a file, its test and a line in All.
 //
 // It is pure, as workloads is: a request in, a launcher.Spec, notes and questions out. It must not
-// look at machines, and who reads a row must not ask which engine it is of.
+// look at machines, and whoever reads a row must not ask which engine it is.
 package engine
 
 import (
@@ -40,13 +40,13 @@ type Engine struct {
 
 	// Port is where its API listens unless somebody says otherwise.
 	Port int
-	// The flags of its command line that say how a model is cut and where it listens: with no name
-	// it has none. With neither TP nor PP it deals out the layers to all machines by itself. Served is
-	// the name that requests give.
+	// The flags that set how a model is cut and where the server listens; without a name the server
+	// has no such flag. With neither TP nor PP it spreads the layers over all machines by itself.
+	// Served is the name that requests give.
 	TP, PP, DP, Host, Listen, Served Flag
 	// decided are flags that each machine is told its own value of.
 	decided []Flag
-	// hides are flags of its own with which it answers where nobody looks for it.
+	// hides are flags with which it answers where no probe looks.
 	hides []hiding
 	// Backends is of an engine that spreads over machines in two ways; nil: it has one.
 	Backends *Backends
@@ -56,7 +56,7 @@ type Engine struct {
 	noMetrics string
 	// Signs are how its metrics and its log are read.
 	Signs launcher.Server
-	// memory is what it takes of a machine's memory whatever the model is like.
+	// memory is what it takes of a machine's memory, whatever the model.
 	memory memory
 	// caches are folders below the user's home that it keeps kernels in, which took long to compile.
 	caches []string
@@ -66,7 +66,8 @@ type Engine struct {
 	// ranks are programs of sparkrun's own that its stages start, by their command.
 	ranks map[string]func(args []string) int
 
-	// decide settles what depends on the request alone, and stages makes the spec of that.
+	// decide makes the decisions that depend only on the request, and stages makes the
+	// spec from them.
 	decide func(Engine, workloads.Request) (served, error)
 	stages func(Engine, workloads.Request, served) (launcher.Spec, error)
 }
@@ -219,7 +220,7 @@ func (e Engine) Notes(r workloads.Request) []string {
 	return s.notes
 }
 
-// Sizes are those that a request comes to, and on how many nodes.
+// Sizes are the sizes of a request, and its number of nodes.
 func (e Engine) Sizes(r workloads.Request) (workloads.Sizes, int, error) {
 	s, err := e.settled(r)
 	return s.sizes, s.nodes, err

@@ -26,7 +26,7 @@ const servePatience = 30 * time.Minute
 // a number, too.
 const maxMachines = 1024
 
-// served is a request to serve with all of it decided that hangs on no node.
+// served is a request to serve with all decisions that depend on no node.
 type served struct {
 	words []string // the command, without what is decided
 	args  []string // what stood after --
@@ -45,7 +45,8 @@ func (s *served) note(format string, args ...any) {
 	s.notes = append(s.notes, fmt.Sprintf(format, args...))
 }
 
-// settle decides what depends on the request alone, of a server whose command is words.
+// settle makes the decisions that depend only on the request, for a server whose
+// command is words.
 func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 	bad := func(format string, args ...any) (served, error) {
 		return served{}, fmt.Errorf(format+": %w: %s", append(args[:len(args)-1:len(args)-1], launcher.ErrInvalid,
@@ -123,8 +124,8 @@ type hiding struct {
 	reason string
 }
 
-// findable refuses flags with which a server answers where nobody looks for it: its launch would wait
-// for as long as a model may take, and then end it.
+// findable refuses flags with which a server answers where no probe looks: its launch would wait for
+// as long as a model may take to load, and then end it.
 func (e Engine) findable(words []string) error {
 	for _, no := range append([]hiding{
 		{Flag{Name: "--ssl-certfile", Least: "--ssl-ce"}, "by TLS"},
@@ -272,7 +273,7 @@ func (s served) flag(f Flag, value launcher.Value) []launcher.Value {
 	return []launcher.Value{launcher.Lit(f.Name), value}
 }
 
-// size is a flag that is left out where it says nothing.
+// size is a flag that is left out where its value is 0.
 func (s served) size(f Flag, n int) []launcher.Value {
 	if n < 2 || f.Name == "" {
 		return nil
@@ -297,7 +298,7 @@ func (s served) api() launcher.NamedPort {
 	return launcher.NamedPort{Name: workloads.ServePort, At: uint16(s.port)}
 }
 
-// ready is asked until the server answers.
+// ready is the probe that is repeated until the server answers.
 func (s served) ready(path string) []launcher.Probe {
 	return []launcher.Probe{{Kind: launcher.ProbeHTTP, Head: true, What: "the server's " + path,
 		Port: launcher.Of(launcher.PortNamed(workloads.ServePort)), Path: path}}

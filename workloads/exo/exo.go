@@ -1,6 +1,6 @@
 // Package exo decides, from what an exo node tells of its cluster, whether a model can be placed,
-// where its parts are to meet, and how far it is. The gateway, a rank of its own, acts on that: it
-// stands before exo's API.
+// where its parts should meet, and how far it has got. The gateway, a rank of its own in front of
+// exo's API, acts on that.
 //
 // What is true of exo 1.0.71 (fd707de30), and why there is a gateway: its API listens on 0.0.0.0 and cannot be told
 // otherwise, no path of it says whether a model answers (/state has each part's RunnerReady), a model is placed by a

@@ -23,8 +23,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// gateway stands before the API of an exo of several nodes: it has the model placed, says at
-// /health whether it answers, and hands all other requests on.
+// gateway is in front of the API of an exo of several nodes: it has the model placed, says
+// at /health whether it answers, and passes all other requests on.
 type gateway struct {
 	api      url.URL // exo's own, on this node
 	nodes    int
@@ -159,9 +159,9 @@ func (g *gateway) run(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// tend looks after the model until ctx ends. What is refused before it was ready once is an
-// error, and a part that failed until exo gave the model up always is: --restart counts it. What
-// is lost otherwise is placed again.
+// tend watches the model until ctx ends. A placement that is refused before the model was ready
+// once is an error, and so is a part that failed until exo gave the model up: --restart counts
+// these. What is lost otherwise is placed again.
 func (g *gateway) tend(ctx context.Context) error {
 	for {
 		why, err := g.look(ctx)
@@ -186,7 +186,7 @@ func (g *gateway) tend(ctx context.Context) error {
 	}
 }
 
-// say keeps what is waited for, and tells it where it is news.
+// say stores what is awaited, and prints it when it has changed.
 func (g *gateway) say(why string) {
 	g.health.Store(&why)
 	news := why
@@ -202,7 +202,7 @@ func (g *gateway) say(why string) {
 	}
 }
 
-// look finds out what is waited for; empty: nothing. An error says that waiting is no use.
+// look finds out what is awaited; empty: nothing. An error says that waiting is useless.
 func (g *gateway) look(ctx context.Context) (why string, err error) {
 	var s State
 	if status, body, err := g.ask(ctx, http.MethodGet, "/state", nil, nil); err != nil || status != http.StatusOK {

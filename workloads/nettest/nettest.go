@@ -23,16 +23,16 @@ const (
 	Good Grade = "good"
 	// Low was right, and slower than it should be.
 	Low Grade = "low"
-	// Unjudged was right, and there is no figure to hold it against.
+	// Unjudged was right, and no rate is known to compare it with.
 	Unjudged Grade = "unjudged"
 	// Failed gave no result, a wrong one, or one that nobody checked.
 	Failed Grade = "failed"
 )
 
-// PassGbps is NVIDIA's mark for one cable between two nodes, 10^9 bits a second: the least that is called good.
+// PassGbps is NVIDIA's mark for one cable between two nodes, 10^9 bits a second: the least that counts as good.
 const PassGbps = 175.0
 
-// Setting is under what a test ran.
+// Setting has the circumstances of a test.
 type Setting struct {
 	// Topology and Inventories (by node id) are of the whole cluster, before the test.
 	Topology    envgen.Topology

@@ -13,7 +13,8 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
-// Options are what a user asks for besides: it wins over the recipe, field by field.
+// Options are what a user asks for besides the recipe; they override it, field by
+// field.
 type Options struct {
 	// Name is what the recipe goes by in messages.
 	Name string
@@ -127,7 +128,7 @@ func (r Recipe) unused(out *Launch) {
 	}
 }
 
-// asks is of something that goes beyond starting a server: it needs consent.
+// asks notes something that goes beyond starting a server: it needs consent.
 func (l *Launch) asks(format string, args ...any) {
 	l.consent = append(l.consent, fmt.Sprintf(format, args...))
 }
@@ -175,7 +176,7 @@ func (o *Options) after(e engine.Engine) workloads.Serve {
 	return said
 }
 
-// giveWay leaves out what stands after --, where the workload reads it.
+// giveWay leaves out what the arguments after -- set, where the workload reads it.
 func (l *Launch) giveWay() {
 	s, said := &l.Serve, l.after
 	for _, f := range []struct {

@@ -1,6 +1,6 @@
-// Package ibtest decides which links perftest measures and when, what its output means,
-// and whether the links give what they should. All but node.go is pure: that is the program
-// of the ranks, which carry a Plan out on the nodes; a command judges what they tell.
+// Package ibtest decides which links perftest measures and when, what its output means, and
+// whether the links give what they should. All but node.go is pure: that is the program of
+// the ranks, which carry out a Plan on the nodes; a command evaluates what they print.
 //
 // The ranks are PMI clients of their shims. A step: the server's rank starts perftest, waits in /proc/net/tcp until it
 // listens (to connect would be to be its client), puts its port, and enters the barrier; the client's rank gets the

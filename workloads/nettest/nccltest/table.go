@@ -101,7 +101,8 @@ func (r Row) Wrong() (n float64, checked bool) {
 	return n, checked
 }
 
-// Largest is the row that judges a link: of the largest message. Nil without rows.
+// Largest is the row by which a link is evaluated: that of the largest message. Nil
+// without rows.
 func (t Table) Largest() *Row {
 	if len(t.Rows) == 0 {
 		return nil
