@@ -7,28 +7,31 @@ import (
 	"strings"
 )
 
-// Container has a stage's ranks run in containers of an image, one a rank.
+// Container runs a stage's ranks in containers of an image, one for each rank.
 type Container struct {
-	// Argv is the stage's command, in the place of Stage.Argv: a build from before containers
-	// would pass over this struct, and finds no command to run on the host.
+	// Argv is the stage's command, instead of Stage.Argv: a version without containers
+	// would ignore this struct, and then finds no command to run on the host.
 	Argv  []Value `json:"argv"`
 	Image string  `json:"image"` // a reference, or an ID; each node asks its engine for it
 	Pull  Pull    `json:"pull,omitempty"`
-	// Mounts are files and folders of each node, which its ranks' user may reach.
+	// Mounts are files and folders of each node that the ranks' user may access.
 	Mounts []Mount `json:"mounts,omitempty"`
-	// ModelCache is a folder of each node for Hugging Face's models, made as the ranks' user where it is missing, and
-	// mounted where their libraries look; "": the user's own, where that is there; NoModelCache: none.
+	// ModelCache is a folder of each node for Hugging Face's models. It is made as the
+	// ranks' user if it is missing, and mounted where their libraries look; "": the user's
+	// own cache, if there is one; NoModelCache: none.
 	ModelCache string `json:"model_cache,omitempty"`
-	// CacheOffered says that a workload has named ModelCache, and no user: a node whose rules refuse it does without.
+	// CacheOffered says that a workload, and not the user, has named ModelCache: a node
+	// whose rules refuse it leaves it out.
 	CacheOffered bool `json:"cache_offered,omitempty"`
-	// ShmBytes is the size of a /dev/shm of a rank's own; 0: the host's, with all other IPC.
+	// ShmBytes is the size of the rank's own /dev/shm; 0: the host's, and with it all other
+	// IPC of the host.
 	ShmBytes int64 `json:"shm_bytes,omitempty"`
-	// Args are options of `docker run`, each in a word, such as --cap-add=SYS_PTRACE.
+	// Args are options of `docker run`, each in one word, such as --cap-add=SYS_PTRACE.
 	Args []string `json:"args,omitempty"`
 }
 
-// SharedDir is a folder that the containers of a job in stages on one node have in common, for as
-// long as they run. It is their user's.
+// SharedDir is a folder that the containers of a job in stages share on a node, for as long
+// as they run. It belongs to their user.
 const SharedDir = "/tmp/sparkrun"
 
 // Pull says when a node asks a registry for an image.
@@ -40,27 +43,28 @@ const (
 	PullNever   Pull = "never"
 )
 
-// Mount is a file or folder of a node as containers see it.
+// Mount is a file or folder of a node, as mounted in containers.
 type Mount struct {
 	Source   string `json:"source"` // absolute
 	Target   string `json:"target"` // absolute
 	ReadOnly bool   `json:"read_only,omitempty"`
-	// Make has a folder made, as the ranks' user, where there is none.
+	// Make makes the folder, as the ranks' user, if it is missing.
 	Make bool `json:"make,omitempty"`
 }
 
-// NoModelCache has no cache of models mounted.
+// NoModelCache mounts no model cache.
 const NoModelCache = "none"
 
-// MaxMounts bounds the mounts, and the options of docker, of a stage.
+// MaxMounts bounds the mounts of a stage, and its docker options.
 const MaxMounts = 64
 
-// EndedFromOutside stands between a container's name and the reason in the last line that sparkrun adds to
-// its rank's stderr, where the engine or somebody at it has ended it.
+// EndedFromOutside stands between a container's name and the reason in the line that
+// sparkrun adds at the end of its rank's stderr, if the engine or a user of it ended the
+// container.
 const EndedFromOutside = " was ended from outside: "
 
-// ParseMount reads SRC[:DST][:ro] or SRC[:DST][:rw]; a SRC that is not absolute is one of
-// workdir's, or refused where that is empty.
+// ParseMount reads SRC[:DST][:ro] or SRC[:DST][:rw]; a relative SRC is in workdir, or
+// refused if workdir is empty.
 func ParseMount(text, workdir string) (Mount, error) {
 	bad := func(want string) (Mount, error) {
 		return Mount{}, fmt.Errorf("--mount %q: %w: %s", text, ErrInvalid, want)
@@ -101,7 +105,7 @@ func (m Mount) String() string {
 	return text
 }
 
-// Command is what a stage's ranks run, on the host or in a container.
+// Command is the command of a stage's ranks, on the host or in a container.
 func (st Stage) Command() []Value {
 	if st.Container != nil {
 		return st.Container.Argv
@@ -109,7 +113,7 @@ func (st Stage) Command() []Value {
 	return st.Argv
 }
 
-// validate gives the size of its text as well.
+// validate also returns the size of its text.
 func (c *Container) validate() error {
 	if c == nil {
 		return nil
@@ -146,7 +150,7 @@ func (c *Container) validate() error {
 	return nil
 }
 
-// alike tells whether two differ in their commands alone.
+// alike reports whether two differ in their commands only.
 func (c *Container) alike(d *Container) bool {
 	if c == nil || d == nil {
 		return c == d
@@ -155,7 +159,7 @@ func (c *Container) alike(d *Container) bool {
 		slices.Equal(c.Mounts, d.Mounts) && slices.Equal(c.Args, d.Args)
 }
 
-// textBytes is what the user's words in it take, without the command.
+// textBytes is the size of the user's words in it, without the command.
 func (c *Container) textBytes() (size int) {
 	if c == nil {
 		return 0
@@ -172,12 +176,12 @@ func (c *Container) textBytes() (size int) {
 
 // ImageSeen is what a node found under an image's reference.
 type ImageSeen struct {
-	ID     string `json:"id"`               // sha256:... of its engine's
+	ID     string `json:"id"`               // sha256:..., as its engine names it
 	Digest string `json:"digest,omitempty"` // of its manifest in a registry; empty: it was loaded or built
 }
 
-// Same tells whether two nodes have the same image. Engines number images in two ways, so
-// that either name will do.
+// Same reports whether two nodes have the same image. Engines number images in two ways, so
+// one equal name is enough.
 func (i ImageSeen) Same(j ImageSeen) bool {
 	return i.ID == j.ID || i.Digest != "" && i.Digest == j.Digest
 }
@@ -191,9 +195,10 @@ func (i ImageSeen) String() string {
 	return text[:min(len(text), 12)]
 }
 
-// UnlikeImages says which of some hosts has which image under a name, where they do not all have the
-// same one; empty: they have, or one of them has not told (nil). A tag is moved on one machine and not on
-// another, and ranks of two versions fail in ways that nobody reads an image's name from.
+// UnlikeImages says which hosts have which image under a name, if they do not all have the
+// same one; empty: they have, or one of them has not said (nil). A tag may be moved on one
+// machine and not on another, and the failures of ranks of two versions do not point to the
+// image.
 func UnlikeImages(name string, hosts []string, seen []*ImageSeen) string {
 	var groups []ImageSeen
 	having := map[int][]string{}

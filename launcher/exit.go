@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Exit codes with a meaning of their own. Every other code is a rank's.
+// Exit codes with a meaning of their own. All others are codes of ranks.
 const (
 	ExitTimedOut    = 124 // the job's time limit passed; as timeout(1)
 	ExitOwnFailure  = 125 // sparkrun could not do what was asked; as docker run
@@ -19,30 +19,31 @@ const (
 // Exit is how one rank ended.
 type Exit struct {
 	Code   int `json:"code"`             // 0..255, meaningless when Signal is set
-	Signal int `json:"signal,omitempty"` // what killed it, or 0
-	// ByUs: sparkrun had begun to end the attempt before this rank ended, so its
-	// code says nothing about the cause.
+	Signal int `json:"signal,omitempty"` // that killed it, or 0
+	// ByUs: sparkrun had begun to end the attempt before this rank ended, so that its code
+	// says nothing about the cause.
 	ByUs bool `json:"by_us,omitempty"`
 	// Error is set when the rank never ran: exec itself was refused.
 	Error string `json:"error,omitempty"`
-	// Cause is set when the node itself ended the rank, by its own judgement,
-	// and says why. ByUs is then false: this is what explains the failure.
+	// Cause is set when the node itself decided to end the rank, and says why. ByUs is then
+	// false: Cause explains the failure.
 	Cause string `json:"cause,omitempty"`
-	// Deliberate: an MPI rank that left by its own decision between MPI_Init and MPI_Finalize,
-	// by MPI_Abort or an exit of its own. As its connections go, peers may crash.
+	// Deliberate: an MPI rank that left by its own decision between MPI_Init and
+	// MPI_Finalize, by MPI_Abort or an exit of its own. Peers may crash as its connections
+	// close.
 	Deliberate bool `json:"deliberate,omitempty"`
 
-	// What the node found out about a rank that failed by itself: see the bounds
-	// below. All of it is for people, but LostPeer.
+	// What the node found out about a rank that failed by itself, bounded as below. Except
+	// for LostPeer all of it is for people.
 	Words string `json:"words,omitempty"` // why, in a sentence: out of memory, an Xid, an exception
 	Trace string `json:"trace,omitempty"` // of the exception, from TORCHELASTIC_ERROR_FILE
 	Last  string `json:"last,omitempty"`  // the last lines that it wrote
-	// LostPeer: it only reports that another rank has gone, so that one is the
-	// cause, if anything is known of it.
+	// LostPeer: it only reports that another rank has gone, so that one is the cause, if
+	// anything is known about it.
 	LostPeer bool `json:"lost_peer,omitempty"`
 }
 
-// Bounds on what is told of one failed rank; what is longer is cut.
+// Bounds on the texts about one failed rank; what is longer is cut.
 const (
 	MaxWordsBytes = 400
 	MaxTraceBytes = 6 << 10 // its end: the innermost frames and the exception
@@ -50,31 +51,31 @@ const (
 	MaxLineBytes  = 300
 )
 
-// Bare leaves out what is only for people, and long.
+// Bare leaves out the long texts for people.
 func (e Exit) Bare() Exit {
 	e.Trace, e.Last = "", ""
 	return e
 }
 
-// Status is the one number a shell would give: 128+n for signal n. A rank that the
-// node ended by its own judgement has not completed, whatever it said.
+// Status is the exit code that a shell would give: 128+n for signal n. A rank that the node
+// decided to end has not completed, whatever its code.
 func (e Exit) Status() int {
 	switch {
 	case e.Error != "":
 		return ExitOwnFailure
 	case e.Signal != 0:
 		return exitSignalBase + e.Signal
-	case e.Cause != "" && e.Code == 0: // it was ended, and saved what it had
+	case e.Cause != "" && e.Code == 0: // it was ended, and exited normally
 		return ExitOwnFailure
 	}
 	return e.Code
 }
 
-// Failed tells whether the rank ended otherwise than by exit 0.
+// Failed reports whether the rank ended otherwise than by exit 0.
 func (e Exit) Failed() bool { return e.Status() != 0 }
 
-// String says it in words: "exit 7", "killed by SIGKILL (9)", "exit 1:
-// RuntimeError: out of luck".
+// String describes it: "exit 7", "killed by SIGKILL (9)", "exit 1: RuntimeError: out of
+// luck".
 func (e Exit) String() string {
 	if e.Words != "" && e.Error == "" {
 		return e.how() + ": " + e.Words
@@ -108,39 +109,37 @@ func signalName(n int) string {
 	return syscall.Signal(n).String()
 }
 
-// RankExit is an exit with its place and its moment.
+// RankExit is an exit with its rank and time.
 type RankExit struct {
 	Rank int    `json:"rank"`
 	Host string `json:"host"`
-	// Time is by the leader's clock: the node's, less what the two were measured
-	// to differ by. The error is at most half a round trip between them.
+	// Time is by the leader's clock: the node's time, less the measured difference of the
+	// two clocks. The error is at most half a round trip between them.
 	Time time.Time `json:"time"`
 	Exit Exit      `json:"exit"`
 }
 
-// atOnce is how far apart two ends must lie for their order to mean something. A
-// death is seen when its shim gets a turn, which on a busy machine was up to 50 ms
-// after the rank had closed its connections; the others had seen that, and gone
-// themselves, within 2 ms.
+// atOnce is how far apart two exits must be for their order to mean something. A death is
+// seen when its shim is scheduled, on a busy machine up to 50 ms after the rank had closed
+// its connections; by then the others had noticed that, and exited within 2 ms.
 const atOnce = 100 * time.Millisecond
 
-// crashWithin is how long before an MPI rank is seen to leave a peer may be seen to crash of
-// that. A deliberate end is known once all the rank has told its process manager was read, which
-// takes a turn more of its shim than a death.
+// crashWithin is how long before an MPI rank's deliberate exit a crash of a peer may be
+// seen and still be its effect. A deliberate exit is known once all that the rank has sent
+// its process manager was read, which takes its shim one more turn than a death.
 const crashWithin = time.Second
 
-// RootCause picks the exit that explains an attempt's failure: the earliest
-// failure among the ranks that ended by themselves, those that only report a
-// lost peer coming last; nil when none failed so. Of those that failed at once
-// with the earliest, the first that applies decides:
-//   - a signal that nobody sends himself over a lost peer;
-//   - one that ended unlike all the others, who ended alike: what they did was to
-//     notice;
+// RootCause picks the exit that explains an attempt's failure: the earliest failure among
+// the ranks that ended by themselves, those that only report a lost peer coming last; nil
+// if there is none. Of those that failed at the same time as the earliest, the first rule
+// that applies decides:
+//   - a signal that no program sends itself over a lost peer;
+//   - an exit unlike all the others, which are alike: the others only noticed it;
 //   - the time, then the rank, so that every observer picks the same.
 //
-// One that crashed so gives way to the first MPI rank that left deliberately within
-// crashWithin: MPICH 5 dies of SIGSEGV in those that lose a peer. A reaction to a lost peer is
-// no such decision.
+// A crash by such a signal gives way to the first MPI rank that left deliberately within
+// crashWithin: with MPICH 5 those that lose a peer die of SIGSEGV. A reaction to a lost
+// peer is no such decision.
 func RootCause(exits []RankExit) *RankExit {
 	var failed []RankExit
 	for _, e := range exits {
@@ -180,7 +179,7 @@ func RootCause(exits []RankExit) *RankExit {
 	return &root
 }
 
-// crashed tells whether a program came to grief over what it did itself.
+// crashed reports whether a program failed by an error of its own.
 func (e Exit) crashed() bool {
 	switch syscall.Signal(e.Signal) {
 	case syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGABRT, syscall.SIGPIPE:
@@ -189,8 +188,8 @@ func (e Exit) crashed() bool {
 	return false
 }
 
-// struck tells whether something outside the program's own doing ended it: a
-// program that notices a lost peer exits or aborts.
+// struck reports whether something outside the program ended it: a program that notices a
+// lost peer exits or aborts.
 func (e Exit) struck() bool {
 	switch syscall.Signal(e.Signal) {
 	case syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS:
@@ -199,8 +198,8 @@ func (e Exit) struck() bool {
 	return e.Cause != "" || e.Error != ""
 }
 
-// oddOneOut finds the one exit of three or more that is unlike the others, which
-// are all alike; -1 if there is none such.
+// oddOneOut finds the one exit of three or more that is unlike the others, which are all
+// alike; -1 if there is none.
 func oddOneOut(exits []RankExit) int {
 	if len(exits) < 3 {
 		return -1

@@ -1,8 +1,8 @@
 package launcher
 
-// Beyond gives the items that go where there is room for so much. Whoever has most
-// loses their oldest, until the rest fits: so one user's many push out their own,
-// and nobody else's as long as these have less. The items come oldest first.
+// Beyond returns the items to remove so that the rest fits into room. Whoever has most
+// loses their oldest first: a user's many items push out their own, and those of nobody who
+// has less. The items come oldest first.
 func Beyond[T any](items []T, room int64, owner func(T) string, size func(T) int64) (gone []T) {
 	type sized struct {
 		item T
@@ -19,7 +19,7 @@ func Beyond[T any](items []T, room int64, owner func(T) string, size func(T) int
 		if s == nil {
 			s = &share{}
 			shares[name] = s
-			names = append(names, name) // by their oldest: who is first of equals is so everywhere
+			names = append(names, name) // by their oldest item, so that the order of equals is the same on every node
 		}
 		s.items = append(s.items, sized{item, n})
 		s.sum += n

@@ -10,25 +10,25 @@ import (
 	"strings"
 )
 
-// Filter is what a node lets through to a job's ranks: TCP connections from the
-// node itself and from the job's members, to published ports from anybody.
+// Filter is what may reach a job's ranks on a node: TCP connections from the node itself
+// and from the job's members, and to published ports from anybody.
 type Filter struct {
-	// Cgroup is the ranks' group of cgroup v2, as a path in its mounted tree:
-	// every socket that was made in it is the job's. Empty where there is none;
-	// then Ports alone are guarded.
+	// Cgroup is the ranks' group of cgroup v2, as a path in its mounted tree: every socket
+	// made in it is the job's. Empty if there is none; then only Ports are guarded.
 	Cgroup string `json:"cgroup,omitempty"`
-	// Containers is likewise the group of their containers, where these are in another.
+	// Containers is the group of their containers, if these are in another one.
 	Containers string       `json:"boxes,omitempty"`
 	Ports      []uint16     `json:"ports,omitempty"`     // known to be listened on here
 	Members    []netip.Addr `json:"members"`             // of all the job's nodes, as planned
-	Nodes      []NodeID     `json:"nodes,omitempty"`     // those nodes; none: not told
+	Nodes      []NodeID     `json:"nodes,omitempty"`     // those nodes; none: not sent
 	Published  []Ports      `json:"published,omitempty"` // open to anybody
-	// Moved are the addresses that such a node has now and Members has not.
+	// Moved are addresses that such a node has now and that are not in Members.
 	Moved map[NodeID][]netip.Addr `json:"moved,omitempty"`
 }
 
-// Readdress says what of a filter is another with the addresses that nodes have now; nodes that addrs has not keep
-// what they had. What was planned stays: a node may get its address back. The filter itself is left as it is.
+// Readdress returns the filter with the addresses that nodes have now; nodes that addrs
+// lacks keep theirs. Planned addresses stay, as a node may get its address back. f itself
+// is not changed.
 func (f Filter) Readdress(addrs map[NodeID][]netip.Addr) (now Filter, changed bool) {
 	now = f
 	now.Moved = nil
@@ -53,7 +53,7 @@ func (f Filter) Readdress(addrs map[NodeID][]netip.Addr) (now Filter, changed bo
 
 func bare(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// Admits lists whose connections are let in.
+// Admits lists the addresses whose connections are let in.
 func (f Filter) Admits() []netip.Addr {
 	out := slices.Clone(f.Members)
 	for _, id := range f.Nodes {
@@ -62,7 +62,7 @@ func (f Filter) Admits() []netip.Addr {
 	return out
 }
 
-// Ports are TCP ports in a row, from 1 to 65535, both ends included.
+// Ports are consecutive TCP ports, from 1 to 65535, both ends included.
 type Ports struct{ First, Last uint16 }
 
 // MaxPublished bounds how many ranges of ports a job may publish.
@@ -89,10 +89,10 @@ func (p Ports) String() string {
 	return fmt.Sprintf("%d-%d", p.First, p.Last)
 }
 
-// MarshalJSON writes them as a person does.
+// MarshalJSON writes them as text.
 func (p Ports) MarshalJSON() ([]byte, error) { return json.Marshal(p.String()) }
 
-// UnmarshalJSON reads that.
+// UnmarshalJSON reads that text.
 func (p *Ports) UnmarshalJSON(b []byte) error {
 	var text string
 	err := json.Unmarshal(b, &text)

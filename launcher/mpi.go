@@ -6,24 +6,25 @@ import (
 	"fmt"
 )
 
-// ErrNoBarrier: an MPI barrier can never be passed, and the job that waits in it never go on.
+// ErrNoBarrier: an MPI barrier can never be passed, so the job that waits in it cannot go
+// on.
 var ErrNoBarrier = errors.New("this barrier cannot be passed")
 
-// MPIFamily is a kind of MPI libraries that start alike.
+// MPIFamily is a kind of MPI libraries that start in the same way.
 type MPIFamily string
 
 const (
 	MPICH   MPIFamily = "mpich"   // MPICH, Intel MPI, MVAPICH: PMI-1, with sparkrun as their process manager
 	OpenMPI MPIFamily = "openmpi" // Open MPI: its mpirun on rank 0's node, its daemons as ranks of ours
-	// AskMPI: each node is to find out. For a dry run's question only; no such job starts.
+	// AskMPI: each node is to find out. Only for a dry run; no such job starts.
 	AskMPI MPIFamily = "ask"
 )
 
 // MPI is what a stage's ranks need of their launcher as an MPI program.
 type MPI struct {
 	Family MPIFamily `json:"family"`
-	// Program is the MPI program as the user named it. Each node looks what it is
-	// linked to; with Forced it may not say, but what it says must be Family.
+	// Program is the MPI program as the user named it. Each node checks what it is linked
+	// with; with Forced that may be unknown, but if it is known it must be Family.
 	Program string `json:"program"`
 	Forced  bool   `json:"forced,omitempty"`
 }
@@ -43,14 +44,14 @@ func (m *MPI) validate() error {
 	return nil
 }
 
-// Daemon tells whether a rank of the job's main stage is a daemon of Open MPI's, which ends with 0
-// when mpirun has told it to: whatever has happened, mpirun tells of it.
+// Daemon reports whether a rank of the job's main stage is a daemon of Open MPI, which
+// exits with 0 when mpirun has told it to: mpirun reports what happened.
 func (s Spec) Daemon(rank int) bool {
 	st := s.MainStage()
 	return st != nil && st.MPI != nil && st.MPI.Family == OpenMPI && rank > 0
 }
 
-// Process names what a rank of the job's main stage is to people: "rank 3"; of an Open MPI job,
+// Process names a rank of the job's main stage for people: "rank 3"; of an Open MPI job,
 // whose MPI ranks are mpirun's, mpirun itself and its daemons.
 func (s Spec) Process(rank int) string {
 	switch st := s.MainStage(); {
@@ -62,8 +63,8 @@ func (s Spec) Process(rank int) string {
 	return "mpirun"
 }
 
-// Pair is one entry of the key-value space in which the ranks of an MPI program
-// tell each other their addresses.
+// Pair is one entry of the key-value space in which the ranks of an MPI program exchange
+// their addresses.
 type Pair struct {
 	Key   string `json:"k"`
 	Value string `json:"v"`
@@ -71,7 +72,7 @@ type Pair struct {
 
 // Size is how many bytes a pair takes in a message, at most.
 func (p Pair) Size() int {
-	b, err := json.Marshal(p) // with "<" as \u003c, which some encoders spare
+	b, err := json.Marshal(p) // encodes "<" as \u003c; some encoders do not
 	if err != nil {
 		panic(err) // two strings
 	}

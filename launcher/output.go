@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Stream is one of a rank's two outputs.
+// Stream is one of a rank's two output streams.
 type Stream string
 
 const (
@@ -21,21 +21,20 @@ type Cursor struct {
 	Offset int64  `json:"offset"` // bytes from the start
 }
 
-// From says where to begin with output that no Cursor is given for. The zero
-// value means the start.
+// From says where to begin output that has no Cursor. The zero value means the start.
 type From struct {
-	Lines *int      `json:"lines,omitempty"` // so many before the end, of each rank: of both streams, by their stamps
+	Lines *int      `json:"lines,omitempty"` // that many before the end, of each rank: of both streams, by their stamps
 	Since time.Time `json:"since,omitzero"`  // not before, by the node's clock, to a second or so
 }
 
-// Chunk is a piece of output, or with no Data a remark. Without Data but with a
-// Stream it moves that stream's cursor: what is before Offset does not come.
+// Chunk is a piece of output, or without Data a note. Without Data but with a Stream it
+// moves that stream's cursor: what is before Offset is not sent.
 type Chunk struct {
 	Rank   int    `json:"rank"`
 	Stream Stream `json:"stream,omitempty"`
 	Offset int64  `json:"offset"` // of the first byte of Data
 	Data   []byte `json:"data,omitempty"`
-	// Time is when the node took Data, to a second or so; only where times were asked for.
+	// Time is when the node read Data, to a second or so; only if times were asked for.
 	Time time.Time `json:"time,omitzero"`
 	Job  JobID     `json:"job,omitempty"`
 	Host string    `json:"host,omitempty"`
@@ -43,14 +42,14 @@ type Chunk struct {
 	Away bool      `json:"away,omitempty"` // of a Note: Host does not answer, and its output is missing
 }
 
-// Setting is one variable as a rank gets it, and where it comes from.
+// Setting is one variable as a rank gets it, and its source.
 type Setting struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
 	Source string `json:"source"`
 }
 
-// ValueOf is a variable's value in an environment; empty: it is not set, or to nothing.
+// ValueOf is a variable's value in an environment; empty: it is not set, or empty.
 func ValueOf(env []Setting, name string) string {
 	for _, s := range env {
 		if s.Name == name {
@@ -65,21 +64,21 @@ type RankPlan struct {
 	Rank int       `json:"rank"`
 	Argv []string  `json:"argv"`
 	Env  []Setting `json:"env"`
-	// Docker is how the rank's container would be asked for, in the words of `docker run`,
-	// and Dir the folder in it that Argv runs in; empty: it runs on the host.
+	// Docker is the request for the rank's container as options of `docker run`, and Dir
+	// the folder in it that Argv runs in; empty: it runs on the host.
 	Docker []string `json:"docker,omitempty"`
 	Dir    string   `json:"dir,omitempty"`
-	// Image is what the node has under the image's name; nil: the rank runs on the host, or the node
+	// Image is the node's image of that name; nil: the rank runs on the host, or the node
 	// did not look.
 	Image *ImageSeen `json:"image,omitempty"`
 	// Pulls: the image is not on the node, and a launch would pull it first.
 	Pulls bool `json:"pulls,omitempty"`
-	// MPI is the family that the node found its program to be linked to; empty: it
-	// did not look.
+	// MPI is the family that the node found its program to be linked with; empty: it did
+	// not look.
 	MPI MPIFamily `json:"mpi,omitempty"`
 }
 
-// Size writes bytes for people.
+// Size formats bytes for people.
 func Size(n int64) string {
 	const units = "KMGT"
 	v, unit := float64(n), -1

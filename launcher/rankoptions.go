@@ -2,17 +2,17 @@ package launcher
 
 import "fmt"
 
-// RankOptions are what a user asks of each rank's process. They are one value, passed whole from the request to
-// whatever becomes the rank: a Stage, a shim.Rank, its confinement and a container.Spec have it inside. A new option
-// is a field here with its check, a flag of the command line, and a line where the process (shim) and the container
-// are made.
+// RankOptions are what a user asks of each rank's process. They are passed as one value
+// from the request to whatever becomes the rank: a Stage, a shim.Rank, its confinement and
+// a container.Spec embed it. A new option is a field here with its check, a flag of the
+// command line, and a line each where the process (shim) and the container are made.
 type RankOptions struct {
 	Ulimits []Ulimit `json:"ulimits,omitempty"`
-	// where Assignment places the rank; the shim is told which CPUs that makes
+	// where Assignment places the rank; the shim gets the CPUs of that place
 	BindTo Binding `json:"bind_to,omitempty"`
 }
 
-// IsZero tells whether a rank is a process like any other.
+// IsZero reports whether a rank has no options.
 func (o RankOptions) IsZero() bool { return len(o.Ulimits) == 0 && o.BindTo == "" }
 
 func (o RankOptions) validate() error {
@@ -29,7 +29,7 @@ func (o RankOptions) validate() error {
 	return nil
 }
 
-// mayAsk refuses what a user cannot have.
+// mayAsk refuses what the user may not have.
 func (o RankOptions) mayAsk(user string) error {
 	for _, u := range o.Ulimits {
 		if err := u.mayAsk(user); err != nil {

@@ -14,8 +14,8 @@ const (
 	BindNUMA Binding = "numa" // those of one NUMA node, the nodes taken in turn
 )
 
-// Stdin says which ranks get standard input: StdinNone, StdinAll, or the number
-// of one. The others read an empty one.
+// Stdin says which ranks get standard input: StdinNone, StdinAll, or the number of one. The
+// others have an empty one.
 type Stdin string
 
 const (
@@ -23,13 +23,13 @@ const (
 	StdinAll  Stdin = "all"
 )
 
-// Has tells whether a rank gets it.
+// Has reports whether a rank gets it.
 func (s Stdin) Has(rank int) bool { return s == StdinAll || string(s) == strconv.Itoa(rank) }
 
-// Any tells whether some rank does.
+// Any reports whether some rank does.
 func (s Stdin) Any() bool { return s != "" && s != StdinNone }
 
-// within tells whether a rank that is named is one of so many.
+// within reports whether a named rank is one of so many.
 func (s Stdin) within(ranks int) bool {
 	n, err := strconv.Atoi(string(s))
 	return err != nil || n < ranks
@@ -62,5 +62,5 @@ func (st Stage) validatePlacement() error {
 	return nil
 }
 
-// HasTTY tells whether a rank gets a terminal.
+// HasTTY reports whether a rank gets a terminal.
 func (st Stage) HasTTY(rank int) bool { return st.TTY != nil && st.Stdin.Has(rank) }

@@ -5,28 +5,28 @@ import (
 	"strings"
 )
 
-// SecretsDirEnv names to ranks the folder of their job's secrets, a file each;
-// NAME_FILE names the one of NAME, and NAME is its content.
+// SecretsDirEnv tells ranks the folder of their job's secrets, with a file for each;
+// NAME_FILE is the path of NAME's file, and NAME its content.
 const SecretsDirEnv = "SPARKRUN_SECRETS_DIR"
 
-// Bounds of a job's secrets: they are in the record, and in every rank's environment.
+// Bounds of a job's secrets: they are in the raft record, and in every rank's environment.
 const (
 	MaxSecrets     = 32
 	MaxSecretBytes = 48 << 10 // of all together
 )
 
-// SealedSecret is a secret that the nodes alone can open. Without a Box, in a
-// dry run, it is a name.
+// SealedSecret is a secret that only the nodes can open. In a dry run it has no Box, only a
+// name.
 type SealedSecret struct {
 	Name string `json:"name"` // of a variable
 	Box  []byte `json:"box,omitempty"`
 }
 
-// hiddenText is what stands for a secret wherever a rank's environment is shown.
+// hiddenText replaces a secret wherever a rank's environment is shown.
 const hiddenText = "<secret>"
 
-// SecretSettings are what ranks find of the job's secrets in dir. The values are yet
-// to be filled in.
+// SecretSettings are the variables for the job's secrets in dir. The values are filled in
+// later.
 func (s Spec) SecretSettings(dir string) []Setting {
 	if len(s.Secrets) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func (s Spec) validateSecrets() error {
 		seen[x.Name] = true
 		bytes += len(x.Box)
 	}
-	if bytes > 2*MaxSecretBytes { // sealed they are longer
+	if bytes > 2*MaxSecretBytes { // sealed ones are longer
 		return fmt.Errorf("--secret: %w: they take %d bytes, at most %d", ErrInvalid, bytes, MaxSecretBytes)
 	}
 	for _, st := range s.Stages {

@@ -1,6 +1,6 @@
 package launcher
 
-// Server is a kind of server by what it calls things: an agent reads its metrics and its log by this.
+// Server describes a kind of server: by it an agent reads the server's metrics and log.
 // Patterns are RE2's; an empty one matches nothing.
 type Server struct {
 	Metrics ServerMetrics
@@ -9,29 +9,31 @@ type Server struct {
 
 // ServerMetrics are names of Prometheus series.
 type ServerMetrics struct {
-	Running    string // requests that it is at; empty: it has no metrics
+	Running    string // requests under way; empty: it has no metrics
 	Generated  string // tokens since its start
-	Throughput string // tokens a second, where the server says so itself; else empty
-	// Progress grow, or change, with work alone: another value of any is a sign of it. MaxProgress
-	// at most.
+	Throughput string // tokens a second, if the server reports that itself; else empty
+	// Progress are metrics that only work changes: another value of any is a sign of work.
+	// MaxProgress at most.
 	Progress []string
 }
 
 // MaxProgress bounds ServerMetrics.Progress.
 const MaxProgress = 8
 
-// ServerLog is how a server of several processes tells which of them has failed, and why.
+// ServerLog is how a server of several processes logs which of them has failed, and why.
 type ServerLog struct {
-	// Prefix stands before each line: the process, level, time and place.
+	// Prefix is at the start of each line: the process, level, time and place.
 	Prefix string
-	// Elsewhere are exceptions whose cause another of its processes has told.
+	// Elsewhere are exceptions whose cause another of its processes has logged.
 	Elsewhere string
-	// Died is said of a process that ended without a word of its own: it was killed, or it crashed.
-	// Vague is the part of that which does not say which process, nor how it ended.
+	// Died is logged about a process that ended without a message of its own: it was
+	// killed, or it crashed. Vague is the part of that which says neither which process,
+	// nor how it ended.
 	Died, Vague string
-	// Struck is said of a process that something outside the program has ended.
+	// Struck is logged about a process that something outside the program has ended.
 	Struck string
-	// Dead is said where the server leaves because one of its processes has failed, though it exits with 0.
+	// Dead is logged if the server exits because one of its processes has failed, even with
+	// 0.
 	Dead string
 	// Causes name a cause better than the exception that carries them.
 	Causes []string

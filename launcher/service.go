@@ -6,46 +6,46 @@ import (
 	"time"
 )
 
-// Service makes a job one that serves: once it is ready it is there until it is stopped,
-// whoever launched it has gone or not.
+// Service makes a job a service: once ready it runs until it is stopped, even if the user
+// who launched it has logged out.
 type Service struct {
-	// Port is where rank 0's node answers: a named port of the main stage.
-	// It is open to whoever reaches that node.
+	// Port is where rank 0's node answers: a named port of the main stage. It is open to
+	// all who can reach that node.
 	Port Value `json:"port"`
-	// Listen is the address that it listens on, shown where a launch shows what it would
-	// do; empty: not known. Where it answers is found out by asking (ServiceSeen.Addr).
+	// Listen is the address that it listens on, for a dry run; empty: not known. Its real
+	// address is found by asking (ServiceSeen.Addr).
 	Listen string `json:"listen,omitempty"`
-	// Health is the path that answers 200 while it is well, such as /health; empty: it is
-	// well while it takes connections.
+	// Health is the path that answers 200 while it is healthy, such as /health; empty: it
+	// is healthy while it accepts connections.
 	Health string `json:"health,omitempty"`
 	// Metrics is the path of its Prometheus metrics; empty: it has none.
 	Metrics string `json:"metrics,omitempty"`
-	// Model is the name that requests have to give; empty: not known.
+	// Model is the model name that requests must give; empty: not known.
 	Model string `json:"model,omitempty"`
-	// Probe is how it is looked at once it is ready.
+	// Probe is how it is checked once it is ready.
 	Probe LiveProbe `json:"probe,omitempty"`
-	// OnWedge is what becomes of it when it has requests and brings forth nothing.
+	// OnWedge is what happens to it when it has requests and generates nothing.
 	OnWedge WedgePolicy `json:"on_wedge,omitempty"`
-	// Restarts bounds the new tries within Per: --restart 3/hour. 0: it is not tried again.
+	// Restarts bounds the restarts within Per: --restart 3/hour. 0: it is not restarted.
 	Restarts int           `json:"restarts,omitempty"`
 	Per      time.Duration `json:"per,omitempty"`
-	// Autostart has it come back after all its machines were off.
+	// Autostart makes it start again after all its machines were off.
 	Autostart bool `json:"autostart,omitempty"`
 }
 
-// LiveProbe is how a service is looked at.
+// LiveProbe is how a service is checked.
 type LiveProbe string
 
 const (
 	ProbeHealth   LiveProbe = "health"   // GET Health; also what "" means
-	ProbeGenerate LiveProbe = "generate" // one token of a completion as well
+	ProbeGenerate LiveProbe = "generate" // also one token of a completion
 )
 
-// WedgePolicy says what becomes of a service that is stuck.
+// WedgePolicy says what happens to a service that is stuck.
 type WedgePolicy string
 
 const (
-	WedgeReport  WedgePolicy = "report" // it is told; also what "" means
+	WedgeReport  WedgePolicy = "report" // it is reported; also what "" means
 	WedgeRestart WedgePolicy = "restart"
 )
 
@@ -55,17 +55,17 @@ const (
 	MaxRestartPer      = 30 * 24 * time.Hour
 )
 
-// ServiceState is how a service does.
+// ServiceState is the state of a service.
 type ServiceState string
 
 const (
 	ServiceStarting  ServiceState = "starting"  // it has not answered yet
 	ServiceReady     ServiceState = "ready"     // it answers
-	ServiceUnhealthy ServiceState = "unhealthy" // it has, and does not
-	ServiceWedged    ServiceState = "wedged"    // it has requests, and brings forth nothing
+	ServiceUnhealthy ServiceState = "unhealthy" // it has answered before, and does not now
+	ServiceWedged    ServiceState = "wedged"    // it has requests, and generates nothing
 )
 
-// ServiceSeen is what the agent of rank 0's node has found at its last looks.
+// ServiceSeen is what the agent of rank 0's node has seen of a service.
 type ServiceSeen struct {
 	State ServiceState `json:"state"`
 	Since time.Time    `json:"since"` // of the state; that node's clock
@@ -74,13 +74,13 @@ type ServiceSeen struct {
 	// Ready is when it first answered in this generation.
 	Ready *time.Time `json:"ready,omitempty"`
 	Text  string     `json:"text,omitempty"` // what is wrong with it
-	// Rate is how many tokens it generates a second, and Running how many requests it is
-	// at; nil: its metrics do not say.
+	// Rate is how many tokens it generates a second, and Running how many requests are
+	// under way; nil: its metrics do not say.
 	Rate    *float64 `json:"rate,omitempty"`
 	Running *int     `json:"running,omitempty"`
 }
 
-// RestartText is --restart as it is typed.
+// RestartText is --restart as the user types it.
 func (s *Service) RestartText() string {
 	if s.Restarts == 0 {
 		return "no"
@@ -93,14 +93,14 @@ func (s *Service) RestartText() string {
 	return fmt.Sprintf("%d/%s", s.Restarts, s.Per)
 }
 
-// RestartUnits are the spans that --restart has names for.
+// RestartUnits are the intervals that --restart has names for.
 var RestartUnits = []struct {
 	Name string
 	Span time.Duration
 }{{"minute", time.Minute}, {"hour", time.Hour}, {"day", 24 * time.Hour}}
 
-// validateService checks what makes a job a service, and refuses what would end one: the
-// only thing that does is a stop.
+// validateService checks the options of a service, and refuses those that would end one:
+// only a stop does.
 func (s Spec) validateService() error {
 	v := s.Service
 	if v == nil {
@@ -108,7 +108,7 @@ func (s Spec) validateService() error {
 	}
 	switch {
 	case len(v.Port) == 0:
-		return fmt.Errorf("service: %w: it has no port", ErrInvalid)
+		return fmt.Errorf("service: %w: no port is given", ErrInvalid)
 	case v.Health != "" && !strings.HasPrefix(v.Health, "/") || v.Metrics != "" && !strings.HasPrefix(v.Metrics, "/"):
 		return fmt.Errorf("service: %w: --health %q, --metrics %q: want paths that begin with a slash", ErrInvalid,
 			v.Health, v.Metrics)
@@ -119,7 +119,7 @@ func (s Spec) validateService() error {
 	case v.OnWedge == WedgeRestart && v.Restarts == 0:
 		return fmt.Errorf("--on-wedge restart: %w: --restart no leaves it no attempt", ErrInvalid)
 	case v.OnWedge == WedgeRestart && v.Metrics == "":
-		return fmt.Errorf("--on-wedge restart: %w: that it is wedged is told by its metrics: say where they are "+
+		return fmt.Errorf("--on-wedge restart: %w: only its metrics show that it is wedged: say where they are "+
 			"(--metrics)", ErrInvalid)
 	case v.Restarts < 0 || v.Restarts > MaxServiceRestarts || v.Per < 0 || v.Per > MaxRestartPer ||
 		(v.Restarts > 0) != (v.Per > 0):
@@ -134,7 +134,7 @@ func (s Spec) validateService() error {
 	case s.MaxRestarts > 0:
 		return fmt.Errorf("--max-restarts: %w: a service has --restart", ErrInvalid)
 	case s.OnFailure == ContinueOnFailure:
-		return fmt.Errorf("--on-failure continue: %w: a service has all its ranks, or is tried again", ErrInvalid)
+		return fmt.Errorf("--on-failure continue: %w: a service needs all its ranks, or is restarted", ErrInvalid)
 	case s.Stage(StageAfter) != nil:
 		return fmt.Errorf("--after: %w: a service has no end of its own", ErrInvalid)
 	}

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// JobID names a job. The client makes it, so that asking twice starts once.
+// JobID names a job. The client makes it, so that a repeated request starts the job once.
 type JobID string
 
-// NodeID is a node's UUID, given when it joins and kept for life.
+// NodeID is a node's UUID, given when it joins and never changed.
 type NodeID string
 
 // Generation counts the attempts of one job, from 1.
@@ -26,7 +26,7 @@ const (
 	jobIDTaken    = "0123456789abcdefghijklmnopqrstuvwxyz"
 )
 
-// Compiled when they are first used: a shim starts with this package, and has no use for them.
+// Compiled when first used: a shim starts with this package, and does not need them.
 var (
 	namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`) })
 	envPattern  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
@@ -42,7 +42,7 @@ func NewJobID() JobID {
 	return JobID(b)
 }
 
-// Validate refuses what would not do as an id, or as the name of a folder.
+// Validate refuses what cannot be an id, or the name of a folder.
 func (id JobID) Validate() error {
 	if len(id) < 4 || len(id) > 32 || strings.Trim(string(id), jobIDTaken) != "" {
 		return fmt.Errorf("job id %q: %w: want 4 to 32 characters of 0-9 and a-z", id, ErrInvalid)
@@ -57,12 +57,12 @@ const (
 	DefaultNodeTimeout  = 60 * time.Second // of silence until a batch job gives a node up
 )
 
-// Never is a time-out that does not come: what a service has for its nodes.
-// Added to a time of this age it still is one (292 years later).
+// Never is a time-out that does not come, which services have for their nodes. Added to a
+// time of today it does not overflow (292 years later).
 const Never = time.Duration(1<<63 - 1)
 
-// FailurePolicy says what becomes of an attempt when one of its ranks fails or one
-// of its nodes is lost.
+// FailurePolicy says what happens to an attempt when one of its ranks fails or one of its
+// nodes is lost.
 type FailurePolicy string
 
 const (
@@ -70,19 +70,18 @@ const (
 	ContinueOnFailure FailurePolicy = "continue" // the others run to their own ends
 )
 
-// Spec is a job as it was asked for: whole, validated, and the same on every
-// node. It names no node by address and holds no secret that is not sealed.
+// Spec is a job as it was requested: complete, validated, and the same on every node. It
+// names no node by address and has no secret that is not sealed.
 type Spec struct {
 	ID JobID `json:"id"`
-	// Epoch of the cluster when the id was minted. A retry from an older epoch
-	// that the record does not know is answered "unknown", never started.
-	// The zero Epoch is not known.
+	// Epoch of the cluster when the id was made. A retry from an older epoch that the
+	// record does not know is answered "unknown", never started. The zero Epoch: not known.
 	Epoch    uint64 `json:"epoch,omitempty"`
 	EpochBy  NodeID `json:"epoch_by,omitempty"` // see Epoch.By
 	Name     string `json:"name,omitempty"`
 	Workload string `json:"workload"`
-	// User is the login name the ranks run as, looked up on each node. Empty
-	// means the user of the process that starts them (standalone).
+	// User is the login name that the ranks run as, looked up on each node. Empty: the user
+	// of the process that starts them (standalone).
 	User string `json:"user,omitempty"`
 
 	Nodes   int      `json:"nodes"`             // how many, 1 or more; 0 = as many as On names
@@ -90,56 +89,54 @@ type Spec struct {
 	Near    string   `json:"near,omitempty"`    // a host that is taken first where On leaves the choice
 	Exclude []string `json:"exclude,omitempty"` // never these hosts
 
-	// Force starts the job although the preflight says that the fabric would
-	// fail it.
+	// Force starts the job although the preflight says that the fabric would fail.
 	Force bool `json:"force,omitempty"`
-	// NCCL is the version that the ranks load, such as 2.28.9; empty = not known.
+	// NCCL is the version that the ranks load, such as 2.28.9; empty: not known.
 	NCCL string `json:"nccl,omitempty"`
-	// NCCLSubnetAware says that this NCCL routes by subnet although it is older
-	// than 2.30.7: a fork.
+	// NCCLSubnetAware says that this NCCL routes by subnet although it is older than
+	// 2.30.7: a fork.
 	NCCLSubnetAware bool `json:"nccl_subnet_aware,omitempty"`
 
 	Grace        time.Duration `json:"grace,omitempty"`
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
 	NodeTimeout  time.Duration `json:"node_timeout,omitempty"` // Never is allowed
-	// Timeout bounds the whole job, from the moment it was first placed: 0 means
-	// that nothing does.
+	// Timeout bounds the whole job, from the moment it was first placed; 0: no bound.
 	Timeout   time.Duration `json:"timeout,omitempty"`
 	OnFailure FailurePolicy `json:"on_failure,omitempty"`
-	// OnPartition is for nodes that hear no leader for NodeTimeout.
+	// OnPartition is for nodes that get no answer from a leader for NodeTimeout.
 	OnPartition PartitionPolicy `json:"on_partition,omitempty"`
-	// MaxOutput bounds what is kept of each stream of a rank, in bytes: its
-	// begin and its end. 0 means 1 GiB.
+	// MaxOutput bounds what is kept of each stream of a rank, in bytes: its start and its
+	// end. 0 means 1 GiB.
 	MaxOutput int64 `json:"max_output,omitempty"`
 
-	// MinNodes allows an attempt on fewer nodes, down to this many: as many are taken
-	// as there are. 0 means Nodes.
+	// MinNodes allows an attempt on fewer nodes, down to this many: it takes as many as
+	// there are. 0 means Nodes.
 	MinNodes int `json:"min_nodes,omitempty"`
-	// Spare nodes are held and not used, until an attempt after the loss of a node.
+	// Spare nodes are reserved and not used, until an attempt after the loss of a node.
 	Spare int `json:"spare,omitempty"`
-	// MaxRestarts is how often the main stage is tried again after a failure.
+	// MaxRestarts is how often the main stage is started again after a failure.
 	MaxRestarts int `json:"max_restarts,omitempty"`
 
-	// GPUs are what the job takes of each of its nodes: while it has them, no other
-	// job that takes some is placed there. A Spark has one GPU, so that every
-	// number means all of it.
+	// GPUs are those that the job takes of each of its nodes: while it has them, no other
+	// job that takes some is placed there. A Spark has one GPU, so that every number means
+	// all.
 	GPUs GPUs `json:"gpus,omitempty"`
-	// Wait stands in line while others have the GPUs; else the job is refused.
+	// Wait queues the job while others have the GPUs; else it is refused.
 	Wait bool `json:"wait,omitempty"`
 	// Share uses GPUs without taking them.
 	Share bool `json:"share,omitempty"`
 
-	// Staged are files that the job brings along; nil: none.
+	// Staged are files that the job brings; nil: none.
 	Staged *Staged `json:"staged,omitempty"`
-	// KeepCache leaves the page cache of the nodes as it is; else it is dropped
-	// where the job takes GPUs and nothing else runs.
+	// KeepCache leaves the page cache of the nodes alone; else it is dropped if the job
+	// takes GPUs and nothing else runs.
 	KeepCache bool `json:"keep_cache,omitempty"`
-	// Publish are the ranks' TCP ports that others than the job's nodes may reach.
+	// Publish are the ranks' TCP ports that hosts other than the job's nodes may reach.
 	Publish []Ports `json:"publish,omitempty"`
-	// Secrets are sealed; each node opens them for the ranks.
+	// Secrets are sealed; each node opens them for its ranks.
 	Secrets []SealedSecret `json:"secrets,omitempty"`
 
-	// Service: the job serves; nil: it has an end of its own.
+	// Service: the job is a service; nil: it ends by itself.
 	Service *Service `json:"service,omitempty"`
 
 	Stages    []Stage   `json:"stages"`
@@ -149,52 +146,55 @@ type Spec struct {
 // Stage is one step of a job: the same program on each chosen node.
 type Stage struct {
 	Name string `json:"name"`
-	// Main marks the stage whose ranks own the job's exit code: exactly one.
+	// Main marks the stage whose ranks decide the job's exit code: exactly one.
 	Main         bool    `json:"main,omitempty"`
 	RanksPerNode int     `json:"ranks_per_node"`
 	Argv         []Value `json:"argv"` // see Command
 	Env          []Var   `json:"env,omitempty"`
 	Workdir      string  `json:"workdir"` // absolute; in a container, empty is the image's own
-	// Files must exist on every node before any rank starts: scripts that argv
-	// names. Relative ones are relative to Workdir.
+	// Files must exist on every node before any rank starts: scripts that argv names.
+	// Relative ones are relative to Workdir.
 	Files []string `json:"files,omitempty"`
 	// UsesPort asks for a free rendezvous port on rank 0's node.
 	UsesPort bool `json:"uses_port,omitempty"`
-	// GPU: its ranks compute on each node's GPU, so that a node where a process
-	// of somebody else does refuses.
+	// GPU: its ranks compute on each node's GPU, so that a node where another user's
+	// process does so refuses.
 	GPU bool `json:"gpu,omitempty"`
 
 	Stdin Stdin `json:"stdin,omitempty"`
-	// TTY gives the one rank that Stdin names a terminal of this size for all
-	// three streams; its output is then Stdout alone.
+	// TTY gives the one rank that Stdin names a terminal of this size for all three
+	// streams; its output is then Stdout alone.
 	TTY *Window `json:"tty,omitempty"`
 	RankOptions
 
 	Container *Container `json:"container,omitempty"` // nil: on the host
-	// What follows is of stages that come up in steps (steps.go).
+	// What follows is for stages that start in steps (steps.go).
 
 	Where Where       `json:"where,omitempty"` // which nodes it has ranks on
 	Ports []NamedPort `json:"ports,omitempty"`
-	// Ready are the probes that have to pass before the next step is started, all of
-	// them; none: it is ready once its ranks run.
+	// Ready are the probes that all must pass before the next step starts; none: the stage
+	// is ready once its ranks run.
 	Ready []Probe `json:"ready,omitempty"`
-	// Patience bounds how long nothing may move before it is ready; 0 means DefaultPatience.
+	// Patience bounds how long there may be no progress before it is ready; 0 means
+	// DefaultPatience.
 	Patience time.Duration `json:"patience,omitempty"`
-	// Spares: once it is ready, the loss of a rank of it is told and ends nothing, where
-	// the job may not be tried again.
+	// Spares: once it is ready, the loss of one of its ranks is reported and ends nothing,
+	// unless the job may be restarted.
 	Spares bool `json:"spares,omitempty"`
-	// Replace: where the job may be tried again (MaxRestarts), a rank of it that is lost once it
-	// is ready is started anew, as often, while the rest of the job runs on. It goes with Spares.
+	// Replace: if the job may be restarted (MaxRestarts), a rank of it that is lost once it
+	// is ready is started again, as often, while the rest of the job runs on. It goes with
+	// Spares.
 	Replace bool `json:"replace,omitempty"`
-	// PIDsOf names an earlier stage, on the same nodes, whose processes those of this one see in
-	// containers: Ray's driver looks for its node among them (ray/_private/services.py). Empty: none.
+	// PIDsOf names an earlier stage, on the same nodes, whose processes those of this one
+	// see in containers: Ray's driver looks for its node among them
+	// (ray/_private/services.py). Empty: none.
 	PIDsOf string `json:"pids_of,omitempty"`
-	// MPI: its ranks are MPI ranks; nil: they need nothing of the kind.
+	// MPI: its ranks are MPI ranks; nil: they are not.
 	MPI *MPI `json:"mpi,omitempty"`
 }
 
-// Var is one variable of a rank's environment and where it comes from. Later
-// entries win over earlier ones of the same name.
+// Var is one variable of a rank's environment and its source. Later entries win over
+// earlier ones of the same name.
 type Var struct {
 	Name   string `json:"name"`
 	Value  Value  `json:"value"`
@@ -206,8 +206,8 @@ type GPUs string
 
 const (
 	NoGPUs  GPUs = ""    // and "none"
-	AnyGPUs GPUs = "any" // all, where a node has some
-	AllGPUs GPUs = "all" // all; a node of which none is known is taken, too
+	AnyGPUs GPUs = "any" // all, if a node has some
+	AllGPUs GPUs = "all" // all; a node without a known GPU may be taken, too
 )
 
 func (g GPUs) valid() bool {
@@ -215,7 +215,7 @@ func (g GPUs) valid() bool {
 	return g == NoGPUs || g == AnyGPUs || g == AllGPUs || err == nil && n > 0
 }
 
-// MainStage returns the stage that owns the exit code.
+// MainStage returns the stage that decides the exit code.
 func (s Spec) MainStage() *Stage {
 	for i := range s.Stages {
 		if s.Stages[i].Main {
@@ -225,9 +225,8 @@ func (s Spec) MainStage() *Stage {
 	return nil
 }
 
-// Names of the stages that are no steps. Each runs once, as a single rank on
-// the node of rank 0: before the first attempt of the main stage, and after one
-// that completed.
+// Names of the stages that are not steps. Each runs once, as a single rank on rank 0's
+// node: before the first attempt of the main stage, and after one that completed.
 const (
 	StageBefore = "before"
 	StageAfter  = "after"
@@ -246,8 +245,7 @@ func (s Spec) Stage(name string) *Stage {
 	return nil
 }
 
-// Only is the spec of what one generation runs: what a node is told, which knows of
-// no other stages.
+// Only is the part of the spec that one generation runs; nodes get no other stages.
 func (s Spec) Only(name string) Spec {
 	if name == "" {
 		s.Stages = s.Steps()
@@ -261,7 +259,7 @@ func (s Spec) Only(name string) Spec {
 	return s
 }
 
-// WithDefaults fills in the durations and the node count that were left out.
+// WithDefaults fills in missing durations and the node count.
 func (s Spec) WithDefaults() Spec {
 	if s.Grace == 0 {
 		s.Grace = DefaultGrace
@@ -290,14 +288,13 @@ const (
 	MaxTextBytes    = 128 << 10 // argv, files and environment of one stage together
 	MaxStages       = 8
 	maxNames        = 1024 // hosts that a flag names
-	maxWordBytes    = 256  // of what is no text of the user's: a host, a source, a version
+	maxWordBytes    = 256  // of words that are not the user's text: a host, a source, a version
 )
 
 // ErrInvalid is wrapped by every error of Validate.
 var ErrInvalid = errors.New("invalid")
 
-// Validate tells the first thing that is wrong with the spec, by the names a
-// user knows it under.
+// Validate returns the first error of the spec, in the terms that a user knows.
 func (s Spec) Validate() error {
 	if err := errors.Join(s.ID.Validate(), s.Staged.validate(), validPublished(s.Publish),
 		s.validateSecrets()); err != nil {
@@ -366,8 +363,8 @@ func (s Spec) Validate() error {
 	return s.validateSteps()
 }
 
-// validateWords bounds what no flag can make long or strange, but somebody can who speaks to an
-// agent without this program: it goes into the record and onto terminals.
+// validateWords bounds what no flag can make long or odd, but a client other than this
+// program can: it goes into the record and onto terminals.
 func (s Spec) validateWords() error {
 	if s.Workload != "" && !namePattern().MatchString(s.Workload) {
 		return fmt.Errorf("workload %q: %w: want up to 64 letters, digits, '_', '.' and '-'", s.Workload, ErrInvalid)
@@ -445,7 +442,7 @@ func (st Stage) validate() error {
 	return nil
 }
 
-// TextBytes is what the user's words in it take: command lines, files, environment.
+// TextBytes is the size of the user's words in it: command lines, files, environment.
 func (s Spec) TextBytes() (size int) {
 	for _, st := range s.Stages {
 		size += st.textBytes()

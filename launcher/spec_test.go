@@ -71,7 +71,7 @@ func TestSpecValidate(t *testing.T) {
 		"NUL in an argument":   {func(s *Spec) { s.Stages[0].Argv = Lits("a", "b\x00c") }, `argument "b\x00c"`},
 		"no UTF-8 in argument": {func(s *Spec) { s.Stages[0].Argv = Lits("a", "\xff") }, "UTF-8"},
 		"no UTF-8 in variable": {func(s *Spec) { s.Stages[0].Env = []Var{{Name: "A", Value: Lit("\xc3")}} },
-			"--env A: invalid: is not UTF-8"},
+			"--env A: invalid: it is not UTF-8"},
 		"unknown reference": {func(s *Spec) { s.Stages[0].Argv = []Value{Of("moon")} }, `reference "moon"`},
 		"text and a reference": {func(s *Spec) { s.Stages[0].Argv = []Value{{{Lit: "a", Ref: Rank}}} },
 			"both text and the reference"},

@@ -6,19 +6,18 @@ import (
 	"strings"
 )
 
-// MaxStagedBytes bounds what one job may bring along: programs and their
-// configuration. Models belong on shared storage.
+// MaxStagedBytes bounds the files of one job: programs and their configuration. Models
+// belong on shared storage.
 const MaxStagedBytes = 4 << 30
 
-// StageEnv names to ranks the folder of what their job has brought along.
+// StageEnv tells ranks the folder of the job's files.
 const StageEnv = "SPARKRUN_STAGE"
 
-// Staged are the files that a job brings to each of its nodes before a rank is
-// started there.
+// Staged are the files that a job brings to each of its nodes before a rank starts there.
 type Staged struct {
 	Sum   string `json:"sum"` // of the manifest: SHA-256 in hex
 	Bytes int64  `json:"bytes"`
-	From  NodeID `json:"from"` // where the user handed them over
+	From  NodeID `json:"from"` // the node that got them from the user
 	// Workdir makes their folder the ranks' working directory.
 	Workdir bool `json:"workdir,omitempty"`
 }

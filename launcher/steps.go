@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A job may come up in steps: stages that run side by side in one generation, each
-// started when the one before is ready. Of a plain job the main stage is the only one.
+// A job may start in steps: stages that run side by side in one generation, each started
+// when the one before is ready. In a plain job the main stage is the only one.
 
 // Where says which of a job's nodes a stage has ranks on.
 type Where string
@@ -21,26 +21,26 @@ const (
 	OnRest Where = "rest" // on each but that one
 )
 
-// DefaultPatience is how long a stage may take to become ready without anything moving.
+// DefaultPatience is how long a stage may take to become ready without any progress.
 const DefaultPatience = 5 * time.Minute
 
-// NamedPort is a number of TCP ports in a row that a stage gets under a name on each
-// node that it has ranks on: free there in prepare, and held until the stage is started.
+// NamedPort is a number of consecutive TCP ports that a stage gets under a name on each
+// node that it has ranks on: free there in prepare, and held until the stage starts.
 type NamedPort struct {
 	Name  string `json:"name"`
 	Count int    `json:"count,omitempty"` // 0 means 1
-	// At is the first of them, for what has to be reached under a number that people know;
-	// a node where one is taken refuses. 0: any from 20000 to 29499, new with each generation.
+	// At is the first of them, if they must have known numbers; a node where one is taken
+	// refuses. 0: any from 20000 to 29499, new with each generation.
 	At uint16 `json:"at,omitempty"`
 }
 
-// Limits of what a stage asks for beside its command.
+// Limits of what a stage asks for besides its command.
 const (
 	MaxNamedPorts = 16
 	MaxPortCount  = 2048 // on one node, of all stages together
 	MaxProbes     = 8
 	maxMatch      = 256  // bytes of a pattern
-	maxMatchSteps = 1000 // of the program that it becomes: what a byte that is looked at may cost
+	maxMatchSteps = 1000 // of the compiled program: the cost of each byte that is searched
 )
 
 // ProbeKind is a way to find out whether a stage is ready.
@@ -50,35 +50,35 @@ const (
 	ProbeTCP  ProbeKind = "tcp"  // something listens on Port
 	ProbeHTTP ProbeKind = "http" // Path on Port answers with a status from 200 to 399
 	ProbeLog  ProbeKind = "log"  // a line that matches Match is in the output of each rank of the stage
-	ProbeExec ProbeKind = "exec" // Argv, in the place of a rank and with its environment, exits with 0
+	ProbeExec ProbeKind = "exec" // Argv, beside a rank and with its environment, exits with 0
 )
 
-// Probe is asked again and again by the agents of the nodes it is about, until it passes.
+// Probe is repeated by the agents of the nodes that it is about, until it passes.
 type Probe struct {
 	Kind ProbeKind `json:"kind"`
 	What string    `json:"what"` // in words: what is waited for
-	// Head: it is asked on rank 0's node alone, else on each node with ranks of the stage.
+	// Head: it runs on rank 0's node alone, else on each node with ranks of the stage.
 	Head bool `json:"head,omitempty"`
-	// Port is a reference to one of the job's: agents ask as root, and no other port is any
-	// business of the job's.
+	// Port is a reference to one of the job's ports: agents probe as root, and a job may
+	// not probe any other port.
 	Port  Value   `json:"port,omitempty"`
 	Path  string  `json:"path,omitempty"`
 	Match string  `json:"match,omitempty"` // a regular expression (RE2)
 	Argv  []Value `json:"argv,omitempty"`
-	// Want, with ProbeExec and Match, is how much must be seen in what Argv prints:
-	// the sum of the numbers in Match's group, over all its matches.
+	// Want, with ProbeExec and Match, is how much the output of Argv must show: the sum of
+	// the numbers in Match's group, over all its matches.
 	Want Value `json:"want,omitempty"`
 }
 
-// Steps are the stages that run side by side in a generation of the main one, in
-// the order in which they are started.
+// Steps are the stages that run side by side in a generation of the main one, in the order
+// of their starts.
 func (s Spec) Steps() []Stage {
 	return slices.DeleteFunc(slices.Clone(s.Stages), func(st Stage) bool {
 		return !st.Main && (st.Name == StageBefore || st.Name == StageAfter)
 	})
 }
 
-// Stepped tells whether a build without steps would misread the job.
+// Stepped reports whether a version without steps would misread the job.
 func (s Spec) Stepped() bool {
 	steps := s.Steps()
 	return len(steps) > 1 || len(steps) == 1 && steps[0].beyondPlain()
@@ -89,13 +89,13 @@ func (st Stage) beyondPlain() bool {
 		st.Replace || st.PIDsOf != ""
 }
 
-// On tells whether the stage has ranks on a node.
+// On reports whether the stage has ranks on a node.
 func (st Stage) On(nodeRank int) bool {
 	return st.Where == OnAll || (st.Where == OnHead) == (nodeRank == 0)
 }
 
-// place gives a node's number among those of the stage, of so many in the job, and
-// how many these are.
+// place gives a node's index among the nodes of the stage, with so many nodes in the job,
+// and the number of the stage's nodes.
 func (st Stage) place(nodeRank, nodes int) (index, of int) {
 	switch st.Where {
 	case OnHead:
@@ -106,7 +106,7 @@ func (st Stage) place(nodeRank, nodes int) (index, of int) {
 	return nodeRank, nodes
 }
 
-// AskedOn tells whether a node has to answer a stage's probes.
+// AskedOn reports whether a node runs probes of a stage.
 func (st Stage) AskedOn(nodeRank int) bool {
 	return slices.ContainsFunc(st.Ready, func(p Probe) bool { return p.askedOn(st, nodeRank) })
 }
@@ -118,13 +118,13 @@ func (p Probe) askedOn(st Stage, nodeRank int) bool {
 	return st.On(nodeRank)
 }
 
-// ProbesOn are the probes that a node has to answer for a stage.
+// ProbesOn are the probes that a node runs for a stage.
 func (st Stage) ProbesOn(nodeRank int) []Probe {
 	return slices.DeleteFunc(slices.Clone(st.Ready), func(p Probe) bool { return !p.askedOn(st, nodeRank) })
 }
 
-// RanksOn counts the ranks of all steps on a node. A node's are numbered in a row, in
-// the order of the steps, so that a place in a plan is one span.
+// RanksOn counts the ranks of all steps on a node. They are numbered consecutively, in the
+// order of the steps, so that a node's ranks in a plan are one span.
 func (s Spec) RanksOn(nodeRank int) int {
 	n := 0
 	for _, st := range s.Steps() {
@@ -135,7 +135,7 @@ func (s Spec) RanksOn(nodeRank int) int {
 	return n
 }
 
-// ReplacesOn tells whether ranks on a node may be started anew while the job runs.
+// ReplacesOn reports whether ranks on a node may be started again while the job runs.
 func (s Spec) ReplacesOn(nodeRank int) bool {
 	return s.MaxRestarts > 0 &&
 		slices.ContainsFunc(s.Steps(), func(st Stage) bool { return st.Replace && st.On(nodeRank) })
@@ -149,8 +149,8 @@ func (s Spec) WorldOf(nodes int) int {
 	return s.RanksOn(0) + (nodes-1)*s.RanksOn(1)
 }
 
-// StepOf tells which step a node's local rank belongs to, and its number among that
-// step's ranks there. -1: there is no such rank.
+// StepOf gives the step of a node's local rank, and its index among that step's ranks
+// there. -1: there is no such rank.
 func (s Spec) StepOf(nodeRank, localRank int) (step, index int) {
 	for i, st := range s.Steps() {
 		if !st.On(nodeRank) {
@@ -164,7 +164,7 @@ func (s Spec) StepOf(nodeRank, localRank int) (step, index int) {
 	return -1, 0
 }
 
-// FirstOf is a step's first local rank on a node that it is on.
+// FirstOf is a step's first local rank on one of its nodes.
 func (s Spec) FirstOf(step, nodeRank int) int {
 	first := 0
 	for _, st := range s.Steps()[:step] {
@@ -175,7 +175,7 @@ func (s Spec) FirstOf(step, nodeRank int) int {
 	return first
 }
 
-// Local is one rank of a node: its step, the stage, and its place in that.
+// Local is one rank of a node: its step, the stage, and its placement.
 func (a Assignment) Local(localRank int) (step int, st Stage, placement Placement) {
 	placement = Placement{
 		Job: a.Job, Generation: a.Generation, Restarts: a.Restarts,
@@ -183,7 +183,7 @@ func (a Assignment) Local(localRank int) (step int, st Stage, placement Placemen
 		World: a.World, LocalWorld: a.Ranks, NodesIn: a.NodeCount,
 		Head: a.Head.String(), Addr: a.Addr.String(), Host: a.Host, Management: a.Management.String(), Rest: a.Rest,
 	}
-	if !a.Management.IsValid() { // a leader of before it was told
+	if !a.Management.IsValid() { // the leader is too old to send it
 		placement.Management = placement.Addr
 	}
 	if !a.Spec.Stepped() {
@@ -193,7 +193,7 @@ func (a Assignment) Local(localRank int) (step int, st Stage, placement Placemen
 		return 0, st, placement
 	}
 	step, placement.LocalRank = a.Spec.StepOf(a.NodeRank, localRank)
-	if step < 0 { // who takes an assignment lets none such through
+	if step < 0 { // validate lets no such assignment through
 		return step, st, placement
 	}
 	st = a.Spec.Steps()[step]
@@ -214,7 +214,7 @@ func (s Spec) validateSteps() error {
 		if st.PIDsOf != "" && !slices.ContainsFunc(steps, func(of Stage) bool {
 			return of.Name == st.PIDsOf && names[of.Name] && of.Where == st.Where && !of.Replace
 		}) {
-			return fmt.Errorf("stage %s: %w: %q, whose processes it is to see, is no earlier stage of the same nodes",
+			return fmt.Errorf("stage %s: %w: %q, whose processes it is to see, is not an earlier stage on the same nodes",
 				st.Name, ErrInvalid, st.PIDsOf)
 		}
 		names[st.Name] = true
@@ -232,7 +232,7 @@ func (s Spec) validateSteps() error {
 					ErrInvalid, MaxPortCount)
 			}
 			if int(p.At)+max(p.Count, 1)-1 > 1<<16-1 {
-				return fmt.Errorf("stage %s: port %q: %w: %d ports from %d on are more than there are", st.Name,
+				return fmt.Errorf("stage %s: port %q: %w: %d ports from %d are more than there are", st.Name,
 					p.Name, ErrInvalid, p.Count, p.At)
 			}
 			ports[p.Name] = st.Where
@@ -274,7 +274,7 @@ func (st Stage) validateStep(ports map[string]Where) error {
 	case st.Where != OnAll && st.Where != OnHead && st.Where != OnRest:
 		return fmt.Errorf("stage %s: %w: nodes %q are not known to this version of sparkrun", st.Name, ErrInvalid, st.Where)
 	case st.Replace && (!st.Spares || st.Main):
-		return fmt.Errorf("stage %s: %w: the job has to do without a rank that is started anew", st.Name, ErrInvalid)
+		return fmt.Errorf("stage %s: %w: a job that replaces ranks must be able to run without one", st.Name, ErrInvalid)
 	case st.Patience < 0:
 		return fmt.Errorf("stage %s: %w: patience below zero", st.Name, ErrInvalid)
 	}
@@ -332,14 +332,14 @@ func (p Probe) validate() error {
 			return err
 		}
 	}
-	if len(p.Match) > maxMatch { // the agent looks for it, beside all else
+	if len(p.Match) > maxMatch { // the agent searches for it, beside all its other work
 		return fmt.Errorf("%w: a pattern of %d bytes, at most %d", ErrInvalid, len(p.Match), maxMatch)
 	}
 	if err := cheap(p.Match); err != nil {
 		return err
 	}
 	if len(p.Port) > 0 && (len(p.Port) != 1 || p.Port[0].Ref != Port && !p.Port[0].Ref.IsNamedPort()) {
-		return fmt.Errorf("%w: port %q: want a port of the job's, by its name", ErrInvalid, p.Port)
+		return fmt.Errorf("%w: port %q: want a named port of the job", ErrInvalid, p.Port)
 	}
 	needs := map[ProbeKind]bool{
 		ProbeTCP: len(p.Port) > 0, ProbeHTTP: len(p.Port) > 0 && strings.HasPrefix(p.Path, "/"),
@@ -349,13 +349,13 @@ func (p Probe) validate() error {
 	case p.What == "" || p.textBytes() > MaxTextBytes:
 		return fmt.Errorf("%w: want words for it, and less than %d bytes", ErrInvalid, MaxTextBytes)
 	case !needs[p.Kind]:
-		return fmt.Errorf("%w: a %q probe that is not whole, or not known to this version of sparkrun", ErrInvalid, p.Kind)
+		return fmt.Errorf("%w: a %q probe that is incomplete, or not known to this version of sparkrun", ErrInvalid, p.Kind)
 	}
 	return nil
 }
 
-// cheap refuses a pattern that is none, or that repeats so much that each byte looked at costs
-// as many steps (RE2 is linear in the text, and in this).
+// cheap refuses an invalid pattern, or one that repeats so much that each searched byte
+// costs too many steps (RE2 is linear in the text, and in the compiled size).
 func cheap(pattern string) error {
 	re, err := syntax.Parse(pattern, syntax.Perl)
 	if err == nil {

@@ -80,10 +80,10 @@ func TestStepsValidate(t *testing.T) {
 		"a port of nobody's": {func(s *Spec) {
 			s.Stages[1].Ready[0] = Probe{Kind: ProbeHTTP, What: "x", Path: "/",
 				Port: Lit("2375")}
-		}, `port "2375": want a port of the job's`},
+		}, `port "2375": want a named port of the job`},
 		"a port in parts": {func(s *Spec) {
 			s.Stages[1].Ready[0] = Probe{Kind: ProbeTCP, What: "x", Port: Value{{Lit: "2"}, {Ref: PortNamed("workers")}}}
-		}, "want a port of the job's"},
+		}, "want a named port of the job"},
 		"a port of its own": {func(s *Spec) {
 			s.Stages[1].Ready[0] = Probe{Kind: ProbeTCP, What: "x",
 				Port: Of(PortNamed("workers"))}
@@ -118,9 +118,9 @@ func TestStepsValidate(t *testing.T) {
 				st.Container, st.Argv = &Container{Image: "ray", Argv: st.Argv}, nil
 			}
 		}, ""},
-		"processes of nobody's":  {func(s *Spec) { s.Stages[2].PIDsOf = "tail" }, "is no earlier stage of the same nodes"},
-		"processes of its own":   {func(s *Spec) { s.Stages[0].PIDsOf = "head" }, "is no earlier stage of the same nodes"},
-		"processes of elsewhere": {func(s *Spec) { s.Stages[1].PIDsOf = "head" }, "is no earlier stage of the same nodes"},
+		"processes of nobody's":  {func(s *Spec) { s.Stages[2].PIDsOf = "tail" }, "is not an earlier stage on the same nodes"},
+		"processes of its own":   {func(s *Spec) { s.Stages[0].PIDsOf = "head" }, "is not an earlier stage on the same nodes"},
+		"processes of elsewhere": {func(s *Spec) { s.Stages[1].PIDsOf = "head" }, "is not an earlier stage on the same nodes"},
 		"ranks of before":        {func(s *Spec) { s.Stages[3].RanksPerNode = 2 }, "2 ranks, want one"},
 		"one node":               {func(s *Spec) { s.Nodes = 1 }, ""},
 	}

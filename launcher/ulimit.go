@@ -10,7 +10,7 @@ import (
 // Ulimit bounds one resource of each process of a rank (setrlimit(2)).
 type Ulimit struct {
 	Name string `json:"name"` // one of UlimitNames
-	Soft int64  `json:"soft"` // Unlimited, or 0 and up; bytes where it is a size
+	Soft int64  `json:"soft"` // Unlimited, or 0 and up; bytes if it is a size
 	Hard int64  `json:"hard"`
 }
 
@@ -23,8 +23,8 @@ var UlimitNames = []string{
 	"rss", "rtprio", "rttime", "sigpending", "stack",
 }
 
-// ParseUlimit reads NAME=SOFT[:HARD], as docker run --ulimit; "unlimited" or
-// -1 is no limit.
+// ParseUlimit reads NAME=SOFT[:HARD], as docker run --ulimit; "unlimited" or -1 is no
+// limit.
 func ParseUlimit(text string) (Ulimit, error) {
 	name, limits, _ := strings.Cut(text, "=")
 	soft, hard, both := strings.Cut(limits, ":")
@@ -61,8 +61,9 @@ func limitText(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// mayAsk refuses what would let a user's ranks keep the agent, and all others, from the processors. User is empty
-// where ranks run as whoever starts them, and get no more than that one has.
+// mayAsk refuses what would let a user's ranks keep the agent, and all others, from the
+// processors. User is empty if ranks run as the user who starts them, and have no more
+// rights than that user.
 func (u Ulimit) mayAsk(user string) error {
 	if (u.Name == "rtprio" || u.Name == "nice") && u.Hard != 0 && user != "" && user != "root" {
 		return fmt.Errorf("%s: %w: only root's jobs may raise their priority, for it is above the agent's", u, ErrInvalid)
@@ -77,10 +78,10 @@ func (u Ulimit) validate() error {
 	case u.Soft < Unlimited || u.Hard < Unlimited:
 		return fmt.Errorf("%s: %w: want 0 or more, or unlimited", u, ErrInvalid)
 	case u.Name == "nice" && max(u.Soft, u.Hard) > 40, u.Name == "rtprio" && max(u.Soft, u.Hard) > 99:
-		return fmt.Errorf("%s: %w: want 0 to 99 of rtprio, 0 to 40 of nice, which is 20 less the lowest nice value", u,
+		return fmt.Errorf("%s: %w: want 0 to 99 of rtprio, 0 to 40 of nice, which is 20 minus the lowest nice value", u,
 			ErrInvalid)
 	case u.Hard != Unlimited && (u.Soft == Unlimited || u.Soft > u.Hard):
-		return fmt.Errorf("%s: %w: the first number is above the second, which bounds it", u, ErrInvalid)
+		return fmt.Errorf("%s: %w: the soft limit (first) is above the hard limit (second)", u, ErrInvalid)
 	}
 	return nil
 }

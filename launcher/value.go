@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Ref is a fact known only after placement. A Value names it instead of
-// holding text, so that no template has to be escaped or parsed.
+// Ref is a fact known only after placement. A Value names it instead of having text, so
+// that no template has to be escaped or parsed.
 type Ref string
 
 const (
@@ -30,14 +30,14 @@ const (
 	Program        Ref = "sparkrun"      // the node's own sparkrun, as a path
 )
 
-// The references to a NamedPort: this node's, its last where it is several, the head's.
+// The references to a NamedPort: this node's, the last one of several, the head's.
 const (
 	namedPort = "port:"
 	lastPort  = "last-port:"
 	headPort  = "head-port:"
 )
 
-// PortNamed is this node's port of a name, the first one where it is several.
+// PortNamed is this node's port of that name, the first of several.
 func PortNamed(name string) Ref { return Ref(namedPort + name) }
 
 // LastPortNamed is the last one of them.
@@ -49,8 +49,8 @@ func HeadPortNamed(name string) Ref { return Ref(headPort + name) }
 // restAt begins the reference to the other nodes' addresses.
 const restAt = "rest-at:"
 
-// RestAt is the addresses of all nodes but the head's, by node rank, each with this port: HOST:PORT,HOST:PORT.
-// It is for what talks to ranks elsewhere that listen on a port of a fixed number.
+// RestAt is the addresses of all nodes but the head's, by node rank, each with this port:
+// HOST:PORT,HOST:PORT. It is for programs that talk to ranks on a port with a fixed number.
 func RestAt(port uint16) Ref { return Ref(restAt + strconv.Itoa(int(port))) }
 
 func (r Ref) port() (kind, name string, named bool) {
@@ -62,14 +62,14 @@ func (r Ref) port() (kind, name string, named bool) {
 	return "", "", false
 }
 
-// IsNamedPort tells whether it is one of these.
+// IsNamedPort reports whether it is one of these.
 func (r Ref) IsNamedPort() bool {
 	_, _, named := r.port()
 	return named
 }
 
-// Part is a literal or a Ref: exactly one of the two is set, or neither for
-// an empty literal.
+// Part is a literal or a Ref: exactly one of the two is set, or neither for an empty
+// literal.
 type Part struct {
 	Lit string `json:"lit,omitempty"`
 	Ref Ref    `json:"ref,omitempty"`
@@ -120,11 +120,11 @@ func (v Value) validate() error {
 			return err
 		}
 		if p.Lit != "" && p.Ref != "" {
-			return fmt.Errorf("%w: a part holds both text and the reference %q", ErrInvalid, p.Ref)
+			return fmt.Errorf("%w: a part has both text and the reference %q", ErrInvalid, p.Ref)
 		}
-		// The record is JSON, which would quietly replace such bytes.
+		// The record is JSON, which would silently replace such bytes.
 		if !utf8.ValidString(p.Lit) {
-			return fmt.Errorf("%w: is not UTF-8 text", ErrInvalid)
+			return fmt.Errorf("%w: not UTF-8 text", ErrInvalid)
 		}
 		if _, err := (Placement{}).lookup(p.Ref); p.Ref != "" && err != nil {
 			return err
@@ -133,20 +133,20 @@ func (v Value) validate() error {
 	return nil
 }
 
-// validText refuses what would be lost unseen on the way to a rank: execve's
-// strings end at the first NUL, and JSON, which the record is kept in, replaces
-// what is not UTF-8, so that two leaders would order two different commands.
+// validText refuses what would be lost silently on the way to a rank: strings of execve end
+// at the first NUL, and JSON, as which the record is kept, replaces what is not UTF-8, so
+// that two leaders could order two different commands.
 func validText(text string) error {
 	switch {
 	case strings.ContainsRune(text, 0):
-		return fmt.Errorf("%w: holds a NUL byte", ErrInvalid)
+		return fmt.Errorf("%w: it has a NUL byte", ErrInvalid)
 	case !utf8.ValidString(text):
-		return fmt.Errorf("%w: is not UTF-8", ErrInvalid)
+		return fmt.Errorf("%w: it is not UTF-8", ErrInvalid)
 	}
 	return nil
 }
 
-// Placement is the place of one rank, with all that a Ref can ask for.
+// Placement is the placement of one rank, with all that a Ref can ask for.
 type Placement struct {
 	Job                        JobID
 	Generation                 Generation
@@ -230,8 +230,8 @@ func (s Placement) lookup(r Ref) (string, error) {
 	return "", fmt.Errorf("reference %q: %w: not known to this version of sparkrun", r, ErrInvalid)
 }
 
-// Resolve turns a value into text for one rank. It fails on a Ref this version
-// does not know: a newer leader's spec on an older node.
+// Resolve turns a value into text for one rank. It fails on a Ref that this version does
+// not know: a newer leader's spec on an older node.
 func (s Placement) Resolve(v Value) (string, error) {
 	var b strings.Builder
 	for _, p := range v {

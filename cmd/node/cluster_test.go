@@ -111,7 +111,7 @@ func (c *cluster) end() {
 	}
 	for _, dir := range c.shims((*host).any) {
 		c.t.Errorf("the shim of a job is left: %s", dir)
-		shim.Rouse(dir, syscall.SIGTERM)
+		shim.SignalShim(dir, syscall.SIGTERM)
 	}
 	for deadline := time.Now().Add(time.Minute); len(c.shims((*host).any)) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -1,11 +1,10 @@
-// Package agent is the node's side of a launch. It decides which orders are
-// stale, whether this node can run its part of a plan, and what the ledger says
-// of each attempt; it drives the shims, finds them again after a restart, and reads
-// the output that they keep.
+// Package agent is the node's side of a launch. It decides which orders are stale, whether
+// this node can run its part of a plan, and what the ledger says of each attempt. It drives
+// the shims, finds them again after a restart, and reads the output that they keep.
 //
-// It must not decide when an attempt starts or ends, and must not end a rank
-// because somebody fell silent: only an order ends ranks, or the shim where a job
-// has a lease. It knows nothing of networks, leaders or records.
+// It must not decide when an attempt starts or ends, and must not end a rank because
+// somebody fell silent: ranks end by an order alone, or by the shim where a job has a
+// lease. It knows nothing of networks, leaders or records.
 package agent
 
 import (
@@ -34,8 +33,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
-// Config of an Agent. All of it is required but StateDir, StageDir, Files,
-// Policy, Containers, Secrets, DropCache, Filter, AskHead, Servers, Keep, MemoryFloor and DieWithUs.
+// Config of an Agent. Required are all fields except StateDir, StageDir, Files, Policy,
+// Containers, Secrets, DropCache, Filter, AskHead, Servers, Keep, MemoryFloor and
+// DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -45,65 +45,69 @@ type Config struct {
 	// LogDir keeps the ranks' output: JOB/GENERATION/rank-N.out and .err.
 	// Absolute.
 	LogDir string
-	// StateDir outlives reboots; it notes which users' lingering is ours to end.
-	// Empty: logind is left alone, and may remove the shared memory of a user who
-	// logs out while their ranks run.
+	// StateDir survives reboots. It notes the users for whom we turned lingering on. Empty:
+	// logind is left alone, and may remove the shared memory of a user who logs out while
+	// their ranks run.
 	StateDir string
-	// StageDir holds what jobs have brought along (see Files), a folder for each,
-	// which goes with the job's output. Absolute; empty: jobs can bring nothing.
+	// StageDir has a folder for each job that brings files (see Files); it is removed with
+	// the job's output. Absolute; empty: jobs cannot bring files.
 	StageDir string
-	// Files are what jobs bring along; nil: they can bring nothing.
+	// Files lays out the files that jobs bring; nil: jobs cannot bring files.
 	Files Files
-	// DropCache frees the page cache before a job that takes GPUs starts where
-	// nothing else runs; nil: it is left alone.
+	// DropCache frees the page cache before a job that takes GPUs starts, if nothing else
+	// runs here; nil: the cache is left alone.
 	DropCache func() error
-	// Policy refuses what this node's administrator will not have; nil: there are no rules.
+	// Policy refuses what this node's administrator does not allow; nil: there are no
+	// rules.
 	Policy Policy
-	// Secrets opens those of jobs; nil: they can have none.
+	// Secrets opens the secrets of jobs; nil: jobs cannot have secrets.
 	Secrets interface {
 		Open(launcher.Spec, launcher.SealedSecret) ([]byte, error)
 	}
-	// Containers has ranks run in containers where a job wants that; nil: none can.
+	// Containers says how ranks are run in containers; nil: this node starts none.
 	Containers *container.Config
-	// Filter makes this node's packet filter what these attempts want, and nothing
-	// else; its error says what is not guarded. It is asked whenever an attempt comes
-	// or goes, and in Open. nil: there is none.
+	// Filter sets this node's packet filter to exactly what these attempts want; its error
+	// says what is not protected. It is called whenever an attempt comes or goes, and in
+	// Open. nil: there is no filter.
 	Filter func(map[launcher.Key]launcher.Filter) error
-	// Servers are those whose metrics and logs are read; none: no service's requests and tokens are
-	// known, and a failed process of a server is not told from the others.
+	// Servers are those whose metrics and logs are read. None: requests and tokens of
+	// services are not counted, and a failed process of a server is not recognised in its
+	// log.
 	Servers []launcher.Server
 	// Keep bounds the output of jobs that have ended.
 	Keep logs.Keep
-	// Fabric gives the variables this node's hardware calls for, at this moment.
-	// It is asked once an attempt, in prepare, and once more if the agent was
-	// restarted between prepare and start.
+	// Fabric gives the variables that this node's hardware calls for at this moment. It is
+	// called once for each attempt, in prepare, and once more if the agent was restarted
+	// between prepare and start.
 	Fabric func(launcher.Assignment) ([]launcher.Setting, error)
-	// AskHead brings one barrier of this node's MPI ranks to rank 0's node (its
-	// Agent.Barrier), and gives what the ranks of all nodes have put. nil: jobs have one node.
+	// AskHead sends a barrier of this node's MPI ranks to rank 0's node (its
+	// Agent.Barrier), and returns what the ranks of all nodes have put. nil: jobs have one
+	// node.
 	AskHead func(context.Context, launcher.Assignment, mpi.Barrier) ([]launcher.Pair, error)
-	// MemoryFloor, in bytes of MemAvailable: below it prepare refuses, and the
-	// largest attempt is ended. 0: none.
+	// MemoryFloor, in bytes of MemAvailable. Below it prepare refuses, and the largest
+	// attempt is ended. 0: there is no floor.
 	MemoryFloor int64
-	// DieWithUs ends the ranks when this process dies, or closes the Agent: the
-	// standalone mode.
+	// DieWithUs ends the ranks when this process dies or closes the Agent: the standalone
+	// mode.
 	DieWithUs bool
 	Logger    *slog.Logger
 }
 
-// Files are what jobs have brought along.
+// Files lays out the files that jobs bring.
 type Files interface {
-	// Bring lays out what a job brings along, as uid and gid's own, in the
-	// folder StageDir/JOB/tree, and fetches what is missing here. Done before, it
-	// does nothing. Asked in prepare.
+	// Bring lays out a job's files in StageDir/JOB/tree, owned by uid and gid, and
+	// fetches those that are missing here. If that was done before, it does nothing.
+	// Called in prepare.
 	Bring(ctx context.Context, as launcher.Assignment, uid, gid uint32) error
-	// UserOf tells whose job has brought files here; empty: nobody's. It is asked of jobs without ranks here.
+	// UserOf names the user whose job has brought files here; empty: there are none. It is
+	// called for jobs without ranks here.
 	UserOf(launcher.JobID) (user string)
 }
 
-// Policy is the administrator's. It is asked in prepare.
+// Policy is the administrator's rules. They are asked in prepare.
 type Policy interface {
 	Run(context.Context, launcher.Spec) error
-	// Contain is asked before a registry is.
+	// Contain is called before a registry is asked.
 	Contain(context.Context, container.Wish) error
 }
 
@@ -119,9 +123,9 @@ type Agent struct {
 	loops sync.WaitGroup // one per attempt
 
 	containers *container.Host
-	booted     time.Time // when this incarnation began, if it is the first since the boot
+	booted     time.Time // when this agent began, if it is the first one since the boot; else zero
 
-	ports  atomic.Uint32 // where the next search for a port begins
+	ports  atomic.Uint32 // where the next search for a port starts
 	linger *linger
 
 	filterMu sync.Mutex
@@ -132,16 +136,17 @@ type Agent struct {
 	fence    launcher.Fence
 	attempts map[launcher.Key]*attempt
 	feeds    map[*feed]struct{}
-	lent     map[launcher.Key]login.User // whom each attempt's ranks run as
-	// claims are ports of a fixed number by the attempt that is prepared for them, in this incarnation.
+	users    map[launcher.Key]login.User // the user whom each attempt's ranks run as
+	// claims are the ports with a fixed number that each attempt has, as far as it was
+	// prepared by this agent process.
 	claims map[launcher.Key][]launcher.Ports
 
-	looking   map[string]int // who looks for a user's files now, by user
-	lentPorts map[string]int // named ports that are held, by user
+	looking   map[string]int // lookups of a user's files that are under way, by user
+	heldPorts map[string]int // named ports that are held, by user
 }
 
-// Open reads the fence and finds the shims of a previous incarnation again. One Agent
-// at a time may be open for a RunDir: the caller sees to that.
+// Open reads the fence and finds the shims of a previous agent process. Only one Agent at a
+// time may be open for a RunDir; the caller sees to that.
 func Open(cfg Config) (*Agent, error) {
 	if cfg.Keep.Jobs == 0 {
 		cfg.Keep.Jobs = logs.DefaultJobs
@@ -152,8 +157,8 @@ func Open(cfg Config) (*Agent, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop,
-		attempts: map[launcher.Key]*attempt{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login.User{},
-		filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{},
+		attempts: map[launcher.Key]*attempt{}, feeds: map[*feed]struct{}{}, users: map[launcher.Key]login.User{},
+		filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, heldPorts: map[string]int{},
 		claims: map[launcher.Key][]launcher.Ports{}}
 	a.containers = container.NewHost(a.hostConfig())
 	a.linger = newLinger("")
@@ -171,7 +176,7 @@ func Open(cfg Config) (*Agent, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		a.booted = time.Now()
 	case err != nil:
-		return nil, fmt.Errorf("open agent: %w: remove the file if the node has been rebooted since", err)
+		return nil, fmt.Errorf("open agent: %w: if the node has been rebooted since, remove the file", err)
 	}
 	if err := a.reattachAll(); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
@@ -187,7 +192,7 @@ func Open(cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// Close stops driving; the shims and their ranks go on, but with DieWithUs.
+// Close stops driving the shims. They and their ranks go on, except with DieWithUs.
 func (a *Agent) Close() {
 	a.stop()
 	a.loops.Wait()
@@ -202,15 +207,15 @@ func (a *Agent) logDir(k launcher.Key) string {
 	return filepath.Join(a.cfg.LogDir, string(k.Job), fmt.Sprint(k.Generation))
 }
 
-// Raise lets a leader in: its fence becomes the lowest that is obeyed. It
-// returns ErrStaleFence when a higher one has been here. The new fence is on
-// disk before Raise returns, so that a restart does not forget it.
+// Raise admits a leader: its fence becomes the lowest that is obeyed. It returns
+// ErrStaleFence if a higher one was raised before. The new fence is on disk before Raise
+// returns, so that it survives a restart.
 func (a *Agent) Raise(f launcher.Fence) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	next, err := a.fence.Raise(f)
 	if err == nil {
-		a.containers.SweepSoon() // there is somebody who can be asked
+		a.containers.SweepSoon() // there is a leader now, who can be asked
 	}
 	if err != nil || next == a.fence {
 		return err
@@ -222,7 +227,7 @@ func (a *Agent) Raise(f launcher.Fence) error {
 	return nil
 }
 
-// Ledger lists what this node knows of every attempt that is not forgotten.
+// Ledger lists what this node knows of all attempts, except those that were forgotten.
 func (a *Agent) Ledger() []launcher.LedgerEntry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -234,9 +239,9 @@ func (a *Agent) Ledger() []launcher.LedgerEntry {
 	return out
 }
 
-// Order takes a leader's order and never blocks. Stale ones are refused: with
-// an error where the fence is too low, with a Refused event where it is a
-// Prepare that does not fit this boot or generation.
+// Order takes a leader's order and never blocks. Stale ones are refused: with an error
+// where the fence is too low, with a Refused event where a Prepare does not fit this boot
+// or generation.
 func (a *Agent) Order(o launcher.Order) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -247,7 +252,7 @@ func (a *Agent) Order(o launcher.Order) error {
 	return nil
 }
 
-// take hands an order to its attempt. a.mu is held.
+// take passes an order to its attempt. a.mu is held.
 func (a *Agent) take(o launcher.Order) {
 	switch {
 	case o.Prepare != nil:
@@ -256,7 +261,7 @@ func (a *Agent) take(o launcher.Order) {
 		a.pass(o.Start.Key, o)
 	case o.End != nil:
 		if a.attempts[o.End.Key] == nil {
-			// A tombstone: a Prepare that comes late must not start anything.
+			// A tombstone: a late Prepare must not start anything.
 			a.add(newAttempt(a, o.End.Key, nil))
 		}
 		a.pass(o.End.Key, o)
@@ -267,7 +272,7 @@ func (a *Agent) take(o launcher.Order) {
 	case o.Forget != nil:
 		a.pass(*o.Forget, o)
 		if a.attempts[*o.Forget] == nil {
-			a.containers.SweepSoon() // its end is recorded, and something of it may be here
+			a.containers.SweepSoon() // its end is recorded, and containers of it may be left here
 		}
 	}
 }
@@ -282,10 +287,10 @@ func (a *Agent) prepare(o launcher.Order) {
 	if t == nil {
 		a.add(newAttempt(a, as.Key, as))
 	}
-	a.pass(as.Key, o) // asked again, an attempt repeats what it has come to
+	a.pass(as.Key, o) // if it was prepared before, the attempt answers again
 }
 
-// admit refuses what this node must not even prepare. a.mu is held.
+// admit refuses what must not even be prepared here. a.mu is held.
 func (a *Agent) admit(as launcher.Assignment, isNew bool) error {
 	if err := validate(as); err != nil {
 		return err
@@ -299,9 +304,9 @@ func (a *Agent) admit(as launcher.Assignment, isNew bool) error {
 		case k.Generation > as.Generation:
 			return launcher.ErrStaleGeneration
 		case t.snapshot().Phase != launcher.PhaseEnded:
-			// Two generations of a job must never run at once. The leader knows;
-			// a node that relies on it alone would be the weaker half.
-			return fmt.Errorf("generation %d of job %s has not ended on this node: end it first", k.Generation, k.Job)
+			// Two generations of a job must never run at once. The leader sees to that, and
+			// the node checks it again.
+			return fmt.Errorf("attempt %d of job %s has not ended on this node: end it first", k.Generation, k.Job)
 		}
 	}
 	return nil
@@ -323,13 +328,13 @@ func (a *Agent) add(t *attempt) {
 	}()
 }
 
-// remove takes an attempt out of the ledger, at the end of its loop. Orders that
-// came too late for the loop are taken as those for an attempt nobody knows.
+// remove takes an attempt out of the ledger, at the end of its loop. Orders that were too
+// late for the loop are handled as those of an unknown attempt.
 func (a *Agent) remove(t *attempt) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.attempts, t.key)
-	delete(a.lent, t.key)
+	delete(a.users, t.key)
 	delete(a.claims, t.key)
 	if a.ctx.Err() != nil {
 		return
@@ -350,7 +355,8 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON is for files in /run: what a power cut loses was of a boot that is over.
+// writeJSON is for files in /run, which need not survive a power cut: they belong to this
+// boot.
 func writeJSON(path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// asking is one step whose probes are being asked, beside the loop.
+// asking is a step whose readiness probes run, beside the loop.
 type asking struct {
 	stop  context.CancelFunc
-	again chan struct{} // has room for one: tell what is known once more
-	done  chan struct{} // closed when nobody asks any more
+	again chan struct{} // capacity 1: report what is known once more
+	done  chan struct{} // closed when no probe runs any more
 }
 
-// obeyProbe asks a step's probes until they pass.
+// obeyProbe runs the probes of a step until they pass.
 func (t *attempt) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launcher.AskReady) {
-	// Of a node that is only prepared the probes may be about others' ranks, which run.
+	// A node that is only prepared may be asked to probe the ranks of others, which run.
 	if t.assignment == nil || t.entry.Phase != launcher.PhasePrepared && t.entry.Phase != launcher.PhaseStarted ||
 		t.ending || ask.Step < 0 || ask.Step >= len(t.assignment.Spec.Steps()) {
 		return
@@ -77,7 +77,7 @@ func (t *attempt) askNoMore() {
 	}
 }
 
-// watch begins the looks, once, where the attempt is of a service and this is rank 0's node.
+// watch starts watching a service, once, on rank 0's node.
 func (t *attempt) watch(ctx context.Context, beside *sync.WaitGroup) {
 	as := t.assignment
 	if as == nil || as.Spec.Service == nil || as.NodeRank != 0 || t.unwatch != nil || t.ending ||
@@ -99,7 +99,7 @@ func (t *attempt) watch(ctx context.Context, beside *sync.WaitGroup) {
 	})
 }
 
-// readSeen gives what a previous incarnation of the agent has seen of a service; nil: nothing.
+// readSeen gives what a previous agent process has seen of a service; nil: nothing.
 func readSeen(dir string) (*launcher.ServiceSeen, error) {
 	var seen launcher.ServiceSeen
 	err := readJSON(servicePath(dir), &seen)
@@ -114,8 +114,8 @@ func readSeen(dir string) (*launcher.ServiceSeen, error) {
 
 func servicePath(dir string) string { return filepath.Join(dir, "service.json") }
 
-// served tells what was seen of the service, and keeps it for leaders to come; what has turned, for a later
-// incarnation of this agent too.
+// served reports what was seen of the service, and keeps it in the ledger for later
+// leaders. If the state has turned, it is written to disk for a later agent process too.
 func (t *attempt) served(seen launcher.ServiceSeen, turned bool) {
 	if turned {
 		if err := writeJSON(servicePath(t.dir), seen); err != nil {
@@ -130,14 +130,14 @@ func (t *attempt) served(seen launcher.ServiceSeen, turned bool) {
 	t.a.emit(launcher.Event{Key: t.key, Kind: launcher.Served, Service: &seen})
 }
 
-// servicePort is where the service answers on this node.
+// servicePort is the address at which the service answers on this node.
 func servicePort(as launcher.Assignment, at ports) (string, error) {
 	_, _, placement := as.Local(0)
 	at.fill(&placement)
 	return placement.Resolve(as.Spec.Service.Port)
 }
 
-// servicePublished is the service's port as the packet filter takes it; none where this is not
+// servicePublished is the service's port in the packet filter's form; none if this is not
 // rank 0's node, or the port is not known.
 func servicePublished(as launcher.Assignment, at ports) []launcher.Ports {
 	if as.Spec.Service == nil || as.NodeRank != 0 {

@@ -17,50 +17,49 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// attempt is one (job, generation) on this node. Its loop is the only one to move
-// its state, and only forward: none, prepared, started, ended. Whatever may
-// take long (a disk, a shim that is stopped) happens beside the loop, so that
-// an End is never kept waiting by what it is to end.
+// attempt is one (job, generation) on this node. Only its loop changes its state, and only
+// forward: none, prepared, started, ended. What may take long (a disk, a stopped shim) runs
+// beside the loop, so that an End never waits for what it is to end.
 type attempt struct {
 	a   *Agent
 	key launcher.Key
 	dir string // RunDir/jobs/KEY
 
-	mail     chan struct{} // has room for one: "there are orders"
+	mail     chan struct{} // capacity 1: "there are orders"
 	orders   []launcher.Order
 	ordersMu sync.Mutex
 
-	entry   launcher.LedgerEntry  // written by the loop under entryMu, which alone may read it without
-	lost    []logs.Lost           // as the journal tells it; likewise
-	seen    *launcher.ServiceSeen // of a service; entryMu guards it, and it is replaced whole
+	entry   launcher.LedgerEntry  // written by the loop under entryMu; the loop alone may read it without
+	lost    []logs.Lost           // as the journal says; guarded likewise
+	seen    *launcher.ServiceSeen // of a service; guarded by entryMu, and replaced whole
 	entryMu sync.Mutex
 
-	meeting *meeting // of an MPI job's barriers; nil: it has none, or they meet elsewhere
+	meeting *meeting // where an MPI job's barriers meet; nil: it has none, or they meet on another node
 
-	stays atomic.Bool // ranks of it may come again, until it has ended
+	restartable atomic.Bool // its ranks may be started again, until it has ended
 
-	// The loop's own.
-	lostUnsaved bool                 // lost is not on the disk as it is here
+	// Only the loop touches what follows.
+	lostUnsaved bool                 // lost differs from what is on disk
 	assignment  *launcher.Assignment // nil: a tombstone, or its file was unreadable
 	at          map[int]int          // rank -> its index in entry.Ranks
-	plan        *prepared            // what prepare found out; nil in a later incarnation
-	hold        held                 // keeps ports until the start of their step
-	found       bool                 // dir is of a previous incarnation
+	plan        *prepared            // what prepare found out; nil after a restart of the agent
+	hold        held                 // ports held until their step starts
+	found       bool                 // dir was left by a previous agent process
 	kept        bool                 // dir holds a shim, or what a dead one left
-	shim        *shim.Client         // nil: has yet to be attached to
-	heard       int                  // last number of the journal that is in entry
-	replaying   bool                 // what is noted is of a previous incarnation
-	ready       chan result          // of the prepare under way
+	shim        *shim.Client         // nil: not attached yet
+	heard       int                  // the last number of the journal that is in entry
+	replaying   bool                 // events are replayed from before a restart
+	ready       chan result          // result of the prepare under way
 	abort       context.CancelFunc
-	begun       chan error         // of each start
-	steps       map[int]bool       // that were told to start in this incarnation
+	begun       chan error         // result of each start
+	steps       map[int]bool       // steps whose start was ordered of this agent process
 	asked       map[int]*asking    // probes, by step
 	news        chan shim.Event    // from the shim's journal
-	explains    atomic.Int64       // failed ranks so far
-	unwatch     context.CancelFunc // of the looks at a service; nil: there are none
+	explains    atomic.Int64       // failed ranks that were explained so far
+	unwatch     context.CancelFunc // stops watching a service; nil: none is watched
 	lease       renewal
 	execd       bool // the journal says that ranks may have run
-	ending      bool // an End has been ordered in this incarnation
+	ending      bool // an End was ordered of this agent process
 	forgotten   bool // remove it once it has ended
 }
 
@@ -71,9 +70,9 @@ type prepared struct {
 	// secrets are the variables by which ranks find theirs, without the secrets.
 	secrets   []launcher.Setting
 	cfg       shim.Config
-	container *container.Prepared // nil: on the host
-	warnings  []string            // of what the job should know, and starts in spite of
-	mpi       launcher.MPIFamily  // that the program is linked to
+	container *container.Prepared // nil: ranks run on the host
+	warnings  []string            // for the user; the job starts all the same
+	mpi       launcher.MPIFamily  // that the program is linked with
 }
 
 type result struct {
@@ -81,12 +80,12 @@ type result struct {
 	at   ports // found free, and held
 	hold held
 	shim *shim.Client
-	// warning is what the job should know of, and starts in spite of.
+	// warning is for the user; the job starts all the same.
 	warning string
 	err     error
 }
 
-// newAttempt makes an attempt; a nil assignment makes a tombstone.
+// newAttempt makes an attempt; with a nil assignment it is a tombstone.
 func newAttempt(a *Agent, k launcher.Key, as *launcher.Assignment) *attempt {
 	t := &attempt{
 		a: a, key: k, dir: a.attemptDir(k), at: map[int]int{},
@@ -106,8 +105,8 @@ func (t *attempt) snapshot() launcher.LedgerEntry {
 	return e
 }
 
-// change moves the entry and tells about it in one step, so that a listener
-// who reads the ledger after subscribing misses nothing. A nil fn only tells.
+// change moves the entry and emits an event in one step, so that a listener who reads the
+// ledger after subscribing misses nothing. With a nil fn it only emits.
 func (t *attempt) change(ev *launcher.Event, fn func(e *launcher.LedgerEntry)) {
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
@@ -142,7 +141,7 @@ func (t *attempt) takeOrders() []launcher.Order {
 
 func (t *attempt) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	var beside sync.WaitGroup // what ends soon once ctx has
+	var beside sync.WaitGroup // what ends soon after ctx
 	defer t.leave()
 	defer beside.Wait()
 	defer cancel()
@@ -194,9 +193,9 @@ func (t *attempt) run(ctx context.Context) {
 	}
 }
 
-// leave lets go of what only this process holds; the shim goes on, unless it
-// is to die with us. A prepare that hangs on a disk is not waited for: it
-// cleans up when it comes back, and spawns nothing any more.
+// leave releases what only this process holds. The shim goes on, unless it is to die with
+// us. A prepare that hangs on a disk is not waited for: when it returns it cleans up, and
+// spawns nothing any more.
 func (t *attempt) leave() {
 	t.letGo()
 	if t.shim != nil {
@@ -219,7 +218,7 @@ func (t *attempt) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.O
 	case o.Prepare != nil:
 		if t.assignment == nil {
 			t.a.mu.Lock()
-			t.assign(o.Prepare) // of a key there is only one, ever
+			t.assign(o.Prepare) // a key has only one assignment, ever
 			t.a.mu.Unlock()
 		}
 		t.obeyPrepare(ctx)
@@ -253,11 +252,11 @@ func (t *attempt) obeyPrepare(ctx context.Context) {
 		ready := make(chan result, 1)
 		as := *t.assignment
 		t.ready, t.abort = ready, abort
-		go func() { ready <- t.a.ready(pctx, as, t.dir) }() // joined by ready, see leave
+		go func() { ready <- t.a.ready(pctx, as, t.dir) }() // its result goes to ready; see leave
 	}
 }
 
-// prepareDone tells whether there is a shim to attend to now.
+// prepareDone reports whether there is now a shim to attend to.
 func (t *attempt) prepareDone(r result) bool {
 	t.ready = nil
 	t.abort()
@@ -279,7 +278,7 @@ func (t *attempt) prepareDone(r result) bool {
 	return true
 }
 
-// discard undoes a prepare that comes to nothing.
+// discard undoes a prepare whose result is not needed.
 func (t *attempt) discard(r result) {
 	r.release()
 	if r.shim != nil {
@@ -291,7 +290,7 @@ func (t *attempt) discard(r result) {
 func (t *attempt) removeDirs() {
 	c, _ := container.ReadPrepared(t.dir)
 	t.a.dropSecrets(t.key)
-	t.a.unshield(t.key)
+	t.a.removeFilter(t.key)
 	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove attempt", "job", t.key.Job, "error", err)
 	}
@@ -302,7 +301,7 @@ func (r result) release() {
 	r.hold.close()
 }
 
-// dismiss has a shim exit, and waits a while for it.
+// dismiss makes a shim exit, and waits a while for it.
 func (t *attempt) dismiss(ctx context.Context, c *shim.Client, end bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -323,7 +322,7 @@ func (t *attempt) refuse(why string) {
 	t.change(&launcher.Event{Kind: launcher.Refused, Text: why}, func(e *launcher.LedgerEntry) { e.Refused = why })
 }
 
-// letGo frees all ports that are still held.
+// letGo releases all ports that are still held.
 func (t *attempt) letGo() { t.hold.close() }
 
 func (t *attempt) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launcher.End) {
@@ -345,12 +344,12 @@ func (t *attempt) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launche
 	}
 }
 
-// answerWait is how long a shim may take to say that it has heard an End.
+// answerWait is how long a shim may take to acknowledge an End.
 const answerWait = 3 * time.Second
 
-// end tells the shim, which alone knows when it is done. A shim that cannot be
-// reached is told again: an End that got lost would leave its job for ever
-// ending. Twice does no harm, for a later End only shortens the grace.
+// end passes an End to the shim, which alone knows when its ranks are gone. If the shim
+// cannot be reached, the End is sent again: a lost one would leave its job ending for ever.
+// Twice does no harm, as a later End only shortens the grace.
 func (t *attempt) end(ctx context.Context, client *shim.Client, grace time.Duration) {
 	for {
 		var err error
@@ -366,15 +365,15 @@ func (t *attempt) end(ctx context.Context, client *shim.Client, grace time.Durat
 			return
 		}
 		if errors.Is(err, shim.ErrGone) {
-			// attend buries who is gone. One whose folder was removed seems gone and
-			// is not: it can still be signalled.
-			if shim.Rouse(t.dir, syscall.SIGTERM) {
-				t.a.cfg.Logger.Error("end ranks: the shim's folder is gone, told it by a signal", "job", t.key.Job, "dir", t.dir)
+			// attend reaps a dead shim. One whose folder was removed only seems dead: it
+			// can still be signalled.
+			if shim.SignalShim(t.dir, syscall.SIGTERM) {
+				t.a.cfg.Logger.Error("end ranks: the shim's folder is gone, sent it a signal", "job", t.key.Job, "dir", t.dir)
 			}
 			return
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			shim.Rouse(t.dir, syscall.SIGCONT) // somebody may have stopped it
+			shim.SignalShim(t.dir, syscall.SIGCONT) // it may have been stopped by a signal
 		}
 		t.a.cfg.Logger.Error("end ranks", "job", t.key.Job, "error", err)
 		if !pause(ctx, again) {
@@ -386,12 +385,12 @@ func (t *attempt) end(ctx context.Context, client *shim.Client, grace time.Durat
 func (t *attempt) ended(at time.Time) {
 	t.askNoMore()
 	t.a.dropSecrets(t.key)
-	t.a.unshield(t.key)
+	t.a.removeFilter(t.key)
 	t.change(&launcher.Event{Kind: launcher.Ended, Time: at},
 		func(e *launcher.LedgerEntry) { e.Phase, e.Stuck = launcher.PhaseEnded, "" })
 }
 
-// forget drops an attempt whose end is recorded. Its output stays.
+// forget drops an attempt whose end is recorded. Its output is kept.
 func (t *attempt) forget(ctx context.Context) {
 	if t.kept || t.found {
 		client, err := t.shim, error(nil)
@@ -399,7 +398,7 @@ func (t *attempt) forget(ctx context.Context) {
 			client, err = shim.Attach(ctx, t.dir)
 		}
 		if err == nil {
-			t.dismiss(ctx, client, !t.kept) // one that came up late waits for a start
+			t.dismiss(ctx, client, !t.kept) // a shim that came up late waits for a start
 		}
 	}
 	t.removeDirs()

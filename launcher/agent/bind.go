@@ -13,8 +13,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// machine is what ranks are bound to: the processors that this agent may use,
-// grouped as they share hardware.
+// machine is what ranks are bound to: the processors that this agent may use, grouped by
+// the hardware that they share.
 type machine struct {
 	cores [][]int // hardware threads of one core
 	nodes [][]int // of one NUMA node
@@ -43,7 +43,7 @@ func readMachine(sys string) (machine, error) {
 	}
 	lists, _ := filepath.Glob(filepath.Join(sys, "devices/system/node/node[0-9]*/cpulist"))
 	for _, list := range lists {
-		if node := usable(list, set); len(node) > 0 { // some nodes are memory alone
+		if node := usable(list, set); len(node) > 0 { // some nodes have memory only
 			m.nodes = append(m.nodes, node)
 		}
 	}
@@ -53,7 +53,7 @@ func readMachine(sys string) (machine, error) {
 	return m, nil
 }
 
-// usable reads a list of processors, and leaves out what is not ours to use.
+// usable reads a list of processors, and leaves out those that we may not use.
 func usable(path string, set unix.CPUSet) []int {
 	b, _ := os.ReadFile(path)
 	return slices.DeleteFunc(parseCPUs(string(b)), func(cpu int) bool { return !set.IsSet(cpu) })
@@ -79,9 +79,9 @@ func parseCPUs(text string) []int {
 	return cpus
 }
 
-// bind gives the processors of one of n local ranks. Whole cores are dealt out
-// in a row, the first ranks getting one more where they don't come out even; a
-// core has two ranks only where there are more ranks than cores.
+// bind gives the processors of one of n local ranks. Whole cores are dealt out in a row;
+// the first ranks get one more where they do not divide evenly. A core has two ranks only
+// where there are more ranks than cores.
 func (m machine) bind(to launcher.Binding, local, n int) []int {
 	switch to {
 	case launcher.BindNUMA:

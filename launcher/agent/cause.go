@@ -19,25 +19,26 @@ import (
 )
 
 const (
-	// explainWait bounds the reading: a disk that hangs must not keep an exit back.
+	// explainWait bounds the reading: a disk that hangs must not delay an exit.
 	explainWait = time.Second
 	// explainMost is how many failed ranks of an attempt are explained: when a thousand
-	// fail, the first ones tell.
+	// fail, the first ones say why.
 	explainMost = 16
-	// explainLooks bounds the readings of one user's files that hang, over all jobs; they count among maxLooks.
+	// explainLooks bounds the reads of one user's files that hang, over all jobs; they
+	// count towards maxLooks.
 	explainLooks = 100
 
 	recordMost = 256 << 10 // bytes of an error file
 )
 
-// explained adds to a rank's failure what this node can tell of it. It is called
-// apart from the attempt's loop, for it reads files.
+// explained adds to a rank's failure what this node knows of its cause. It is called
+// outside the attempt's loop, for it reads files.
 func (t *attempt) explained(ctx context.Context, ev shim.Event) shim.Event {
 	if ev.Kind != shim.Exited || ev.Exit == nil || ev.Exit.Error != "" {
 		return ev
 	}
-	// Of a service an end with 0 is a failure, too; and one that was ended with the others may
-	// have been the reason.
+	// For a service an exit with 0 is a failure, too; and a rank that was ended with the
+	// others may have been the cause.
 	if serves := t.assignment != nil && t.assignment.Spec.Service != nil; !serves && (!ev.Exit.Failed() || ev.Exit.ByUs) {
 		return ev
 	}
@@ -54,7 +55,7 @@ func (t *attempt) explained(ctx context.Context, ev shim.Event) shim.Event {
 		return ev
 	}
 	told := make(chan launcher.Exit, 1)
-	go func() { // ends with its reads; nobody waits longer than explainWait
+	go func() { // ends when its reads do; it is waited for no longer than explainWait
 		defer done()
 		told <- t.diagnose(ctx, ev)
 	}()
@@ -70,7 +71,7 @@ func (t *attempt) explained(ctx context.Context, ev shim.Event) shim.Event {
 	return ev
 }
 
-// diagnose finds out why a rank has ended.
+// diagnose finds out why a rank ended.
 func (t *attempt) diagnose(ctx context.Context, ev shim.Event) launcher.Exit {
 	record, err := t.errorFile(ctx, ev.Rank)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -78,15 +79,15 @@ func (t *attempt) diagnose(ctx context.Context, ev shim.Event) launcher.Exit {
 	}
 	of := diagnose.Case{PID: ev.PID, Ended: ev.Time, LogDir: t.a.logDir(t.key), Rank: ev.Rank, Record: record,
 		Contained: t.assignment != nil && t.assignment.Spec.MainStage().Container != nil}
-	if ev.ContainerPID != 0 { // whom the kernel has killed, if it has
+	if ev.ContainerPID != 0 { // the process that the kernel's log names, if it killed one
 		of.PID = ev.ContainerPID
 	}
 	return t.a.servers.Explain(of, *ev.Exit)
 }
 
-// Error files lie outside RunDir and LogDir, which are closed to the ranks'
-// user, in a folder that is his. The name is known in a later incarnation too.
-
+// errorDir lies outside RunDir and LogDir, which the ranks' user cannot enter, and
+// belongs to that user. It depends on key and node alone, so that it is known after
+// a restart too.
 func errorDir(k launcher.Key, node launcher.NodeID) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("sparkrun-%s-%s", k, node))
 }
@@ -95,9 +96,10 @@ func errorPath(as launcher.Assignment, rank int) string {
 	return filepath.Join(errorDir(as.Key, as.Node), fmt.Sprintf("rank-%d.json", rank))
 }
 
-// makeErrorDir makes the folder. Anybody may write beside it, and who has seen one attempt of a job knows the names of
-// the next ones: a folder of theirs, with links in it, would have the rank write where the links lead. So what is
-// there and not the rank's user's alone is removed, as root can, or refused.
+// makeErrorDir makes the folder. Anybody may write beside it, and who has seen one attempt
+// of a job can guess the names of the next ones: a folder of theirs with links in it would
+// make the rank write where the links lead. So whatever is there and is not the rank's
+// user's alone is removed, if we are root, or refused.
 func makeErrorDir(as launcher.Assignment, who login.User) error {
 	dir := errorDir(as.Key, as.Node)
 	err := os.Mkdir(dir, 0o700)
@@ -106,7 +108,7 @@ func makeErrorDir(as launcher.Assignment, who login.User) error {
 			return nil
 		}
 		if rerr := removeTree(dir); rerr != nil {
-			return fmt.Errorf("make folder for error files: %s is somebody else's: remove it: %w", dir, rerr)
+			return fmt.Errorf("make folder for error files: %s belongs to another user: remove it: %w", dir, rerr)
 		}
 		err = os.Mkdir(dir, 0o700)
 	}
@@ -119,7 +121,7 @@ func makeErrorDir(as launcher.Assignment, who login.User) error {
 	return nil
 }
 
-// errorFile reads a rank's, with its user's rights: he may have put a link there.
+// errorFile reads a rank's error file with its user's rights, as it may be a link.
 func (t *attempt) errorFile(ctx context.Context, rank int) (data []byte, err error) {
 	if t.assignment == nil {
 		return nil, nil

@@ -8,10 +8,11 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// claim takes ports for an attempt, as long as that is there: neither what holdAt binds nor a server that
-// loads its model before it listens keeps another from a port, as each sets SO_REUSEADDR. vLLM sets
-// SO_REUSEPORT as well: of two on one port each would get half of the requests. Ports that were found
-// free are claimed like those that people know: once their step is started, nothing holds them either.
+// claim takes ports for an attempt, for as long as the attempt lasts. Neither what holdAt
+// binds nor a server that loads its model before it listens keeps others from a port, as
+// each sets SO_REUSEADDR; vLLM sets SO_REUSEPORT as well, and of two on one port each would
+// get half of the requests. Ports that were searched for are claimed like those that the
+// user named: once their step is started, nothing else holds them.
 func (a *Agent) claim(k launcher.Key, span launcher.Ports) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -22,7 +23,7 @@ func (a *Agent) claim(k launcher.Key, span launcher.Ports) error {
 	return nil
 }
 
-// taken says which other job has one of some ports here. a.mu is held.
+// taken returns an error if another job here has one of the ports. a.mu is held.
 func (a *Agent) taken(k launcher.Key, span launcher.Ports) error {
 	for other, t := range a.attempts {
 		if other.Job == k.Job {
@@ -30,7 +31,7 @@ func (a *Agent) taken(k launcher.Key, span launcher.Ports) error {
 		}
 		for _, its := range t.ports(a.claims[other]) {
 			if its.First <= span.Last && span.First <= its.Last {
-				return fmt.Errorf("port %d is job %s's here (`sparkrun ps %[2]s`): end that, or choose another port",
+				return fmt.Errorf("job %[2]s has port %[1]d here (`sparkrun ps %[2]s`): end that job, or choose another port",
 					max(its.First, span.First), other.Job)
 			}
 		}
@@ -38,23 +39,23 @@ func (a *Agent) taken(k launcher.Key, span launcher.Ports) error {
 	return nil
 }
 
-// ports are those that an attempt's ranks may listen on here, with what it has claimed in this incarnation of the
-// agent. a.mu is held.
+// ports are those that an attempt's ranks may listen on here, together with those that it
+// claimed. a.mu is held.
 func (t *attempt) ports(claimed []launcher.Ports) []launcher.Ports {
 	t.entryMu.Lock()
 	defer t.entryMu.Unlock()
 	e := &t.entry
 	if e.Phase == launcher.PhaseEnded || e.Refused != "" && e.Phase < launcher.PhasePrepared {
-		return nil // one that is started may have refused a later step
+		return nil // an attempt that is started may have refused a later step
 	}
 	all := slices.Concat(slices.Collect(maps.Values(e.Ports)), claimed)
-	if as := t.assignment; e.Port != 0 && (as == nil || as.NodeRank == 0) { // elsewhere it is the head's
+	if as := t.assignment; e.Port != 0 && (as == nil || as.NodeRank == 0) { // on other nodes this is the head's port
 		all = append(all, onePort(e.Port))
 	}
 	return all
 }
 
-// unclaim gives back what claim took, and turned out not to be free.
+// unclaim gives back ports that turned out not to be free.
 func (a *Agent) unclaim(k launcher.Key, span launcher.Ports) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -37,7 +37,7 @@ func (n *node) isTaken(a launcher.Assignment, port uint16) {
 		if ev.Key != a.Key {
 			continue
 		}
-		if !strings.Contains(ev.Text, fmt.Sprintf("port %d is job %s's here (`sparkrun ps %[2]s`)", port, job)) {
+		if !strings.Contains(ev.Text, fmt.Sprintf("job %[2]s has port %[1]d here (`sparkrun ps %[2]s`)", port, job)) {
 			n.t.Errorf("refused with %q", ev.Text)
 		}
 		return

@@ -10,13 +10,13 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// Where containers find what the agent lays out for their ranks.
+// Paths in containers of what the agent lays out for their ranks.
 const (
 	insideSecrets = "/run/secrets"
 	insideErrors  = "/run/sparkrun-errors"
 )
 
-// hostConfig is what containers on this node are made with.
+// hostConfig configures the containers of this node.
 func (a *Agent) hostConfig() container.HostConfig {
 	c := container.HostConfig{
 		Engine: a.cfg.Containers, Node: a.cfg.Node, Boot: a.cfg.Boot, Incarnation: fmt.Sprintf("%x", rand.Uint64()),
@@ -28,10 +28,10 @@ func (a *Agent) hostConfig() container.HostConfig {
 	return c
 }
 
-// Sweep removes containers that were left here, from now on. It is called once.
+// Sweep removes containers that were left here, until the agent closes. It is called once.
 func (a *Agent) Sweep(ended container.Ended) { a.loops.Go(func() { a.containers.Sweep(a.ctx, ended) }) }
 
-// held are the attempts in the ledger; true: it has not ended.
+// held are the attempts in the ledger; true: the attempt has not ended.
 func (a *Agent) held() map[launcher.Key]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -42,14 +42,14 @@ func (a *Agent) held() map[launcher.Key]bool {
 	return all
 }
 
-// contained is whose containers are looked at and laid out.
+// contained describes the attempt whose containers are prepared.
 func (a *Agent) contained(as launcher.Assignment, who login.User, hfHome string) container.Attempt {
 	at := container.Attempt{Assignment: as, Dir: a.attemptDir(as.Key), User: who, HFHome: hfHome}
 	errors := errorDir(as.Key, as.Node)
 	at.Own = append(at.Own, container.Mount{Source: errors, Target: insideErrors})
 	if as.Spec.Stepped() {
-		// What one stage lays out here another one finds: each has a /tmp of its own else. A
-		// short path, for sockets in it.
+		// The stages of a job share this folder: else each has a /tmp of its own. The path
+		// is short, for the sockets in it.
 		at.Own = append(at.Own, container.Mount{Source: errors, Target: launcher.SharedDir})
 	}
 	if len(as.Spec.Secrets) > 0 {
@@ -61,7 +61,7 @@ func (a *Agent) contained(as launcher.Assignment, who login.User, hfHome string)
 	return at
 }
 
-// putInContainers has ranks run in containers.
+// putInContainers makes ranks run in containers.
 func (a *Agent) putInContainers(c *container.Prepared, as launcher.Assignment, ranks []shim.Rank) {
 	for i, r := range ranks {
 		ranks[i].Container = &shim.Container{Socket: c.Socket, Spec: a.containers.Rank(c, as, r.Rank, r.CPUs)}

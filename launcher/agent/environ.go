@@ -16,10 +16,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// Explain is a dry run: what prepare would say, and what each local rank would
-// be exec'd with, and what there is of the model that they would serve (empty:
-// none is asked for). The port is not known before a start and shows as 0. The
-// plans are given beside an error wherever they could be made.
+// Explain is a dry run: what prepare would say, what each local rank would be exec'd with,
+// and what this node has of the model that they would serve (empty: none). The port is not
+// known before a start and shows as 0. If plans could be made they are returned beside an
+// error.
 func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model string) ([]launcher.RankPlan,
 	*launcher.ModelCopy, error) {
 	if err := validate(as); err != nil {
@@ -36,7 +36,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model strin
 		return nil, nil, errors.Join(err, planErr)
 	}
 	var copied *launcher.ModelCopy
-	if model != "" && len(plans) > 0 && err == nil { // whom the rules refuse is told nothing
+	if model != "" && len(plans) > 0 && err == nil { // a user whom the rules refuse learns nothing
 		copied = a.modelCopy(ctx, p, model, as, plans[0].Env)
 	}
 	if c := p.container; c != nil {
@@ -48,7 +48,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model strin
 	return plans, copied, err
 }
 
-// ranksFor gives what the shim is to exec of one step, once the ports are known.
+// ranksFor gives the ranks of one step that the shim is to exec, once the ports are known.
 func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.Rank, error) {
 	at = at.found()
 	plans, err := explain(as, p, at)
@@ -82,9 +82,9 @@ func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.R
 	return ranks, nil
 }
 
-// explain gives each local rank's command and environment: the user's
-// surroundings, then what the hardware calls for, then what the workload and
-// the user set. The later wins.
+// explain gives each local rank's command and environment: first the user's login
+// environment, then what the hardware calls for, then what the workload and the user set.
+// The later value wins.
 func explain(as launcher.Assignment, p *prepared, at ports) ([]launcher.RankPlan, error) {
 	base := newSurroundings(p, as.Spec.MainStage().Container != nil)
 	plans := make([]launcher.RankPlan, as.Ranks)
@@ -98,8 +98,8 @@ func explain(as launcher.Assignment, p *prepared, at ports) ([]launcher.RankPlan
 	return plans, nil
 }
 
-// environ keeps one setting a name, in the order in which the names first
-// came: getenv finds the first of two, so there must not be two.
+// environ keeps one setting for each name, in the order in which the names first came.
+// getenv finds the first of two, so there must not be two.
 type environ struct {
 	settings []launcher.Setting
 	at       map[string]int
@@ -113,8 +113,8 @@ func newEnviron(first ...launcher.Setting) *environ {
 	return e
 }
 
-// newSurroundings is what all ranks of a node share. Those in containers have an image's
-// programs, and its PATH.
+// newSurroundings is the environment that all ranks of a node share. Ranks in containers
+// have an image's programs, and its PATH.
 func newSurroundings(p *prepared, contained bool) *environ {
 	login := p.who.Settings()
 	if contained {
@@ -161,10 +161,10 @@ func (e *environ) set(s launcher.Setting) {
 	e.settings = append(e.settings, s)
 }
 
-// program is this one's path.
+// program is the path of this executable.
 var program = sync.OnceValues(os.Executable)
 
-// programFor is where a stage's ranks find it.
+// programFor is where the ranks of a stage find it.
 func programFor(st launcher.Stage) (string, error) {
 	if st.Container != nil {
 		return container.InsideProgram, nil
@@ -172,12 +172,12 @@ func programFor(st launcher.Stage) (string, error) {
 	return program()
 }
 
-// pmi is what a stage's ranks have a process manager for; nil: they have none.
+// pmi configures the process manager of a stage's ranks; nil: they have none.
 func pmi(as launcher.Assignment) *shim.PMI {
 	if as.Spec.MainStage().MPI == nil {
 		return nil
 	}
-	if as.Spec.MainStage().Container != nil { // to each other, the ranks of a node are on others
+	if as.Spec.MainStage().Container != nil { // in containers the ranks of one node see each other as on different hosts
 		return &shim.PMI{Size: as.World, Mapping: mpi.Mapping(as.World, 1)}
 	}
 	return &shim.PMI{Size: as.World, Mapping: mpi.Mapping(as.NodeCount, as.Ranks)}

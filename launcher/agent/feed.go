@@ -8,24 +8,24 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// feed is one listener's queue of events. It is bounded only by what a node's
-// ranks can cause: a few events a rank.
+// feed is one listener's queue of events. Its length is bounded by what a node's ranks can
+// cause: a few events a rank.
 type feed struct {
 	mu   sync.Mutex
 	evs  []launcher.Event
-	more chan struct{} // has room for one
-	bell bool          // evs stays empty: it is enough to know that something has happened
+	more chan struct{} // capacity 1
+	bell bool          // evs stays empty: the listener only wants to know that something happened
 }
 
-// What is subscribed to.
+// Kinds of subscription.
 const (
 	events = false
 	bell   = true
 )
 
-// Events subscribes to what happens from now on. next waits for the next
-// event; cancel ends the subscription. Ask for the Ledger after subscribing:
-// what happens between is then told twice, which is harmless, and never missed.
+// Events subscribes to what happens from now on. next waits for the next event; cancel ends
+// the subscription. Read the Ledger after subscribing: what happens in between is then seen
+// twice, which is harmless, and never missed.
 func (a *Agent) Events() (next func(context.Context) (launcher.Event, error), cancel func()) {
 	f := a.subscribe(events)
 	return f.next, func() { a.unsubscribe(f) }
@@ -63,7 +63,7 @@ func (f *feed) next(ctx context.Context) (launcher.Event, error) {
 	}
 }
 
-// emit tells every listener. a.mu is held.
+// emit sends an event to all listeners. a.mu is held.
 func (a *Agent) emit(ev launcher.Event) {
 	ev.Node = a.cfg.Node
 	if ev.Time.IsZero() {

@@ -17,9 +17,9 @@ import (
 
 func filterPath(dir string) string { return filepath.Join(dir, "filter.json") }
 
-// shield keeps strangers from the ports of an attempt's ranks, before a rank is
-// there. What it could not do is no reason to refuse, and is told.
-func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client,
+// installFilter keeps other hosts from the ports of an attempt's ranks, before a rank runs. What
+// it could not do is no reason to refuse, and is returned as a warning.
+func (a *Agent) installFilter(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client,
 	at ports) (warnings []string) {
 	if a.cfg.Filter == nil {
 		return nil
@@ -34,7 +34,7 @@ func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, 
 
 func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, at ports) error {
 	if len(as.Members) == 0 {
-		return errors.New("the leader's sparkrun does not tell the members' addresses: upgrade it")
+		return errors.New("the leader's sparkrun does not send the members' addresses: upgrade it")
 	}
 	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes,
 		Published: slices.Concat(as.Spec.Publish, servicePublished(as, at)), Ports: at.all()}
@@ -47,8 +47,8 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	}
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()
-	f, _ = f.Readdress(a.addrs)                           // since it was planned
-	if err := writeJSON(filterPath(dir), f); err != nil { // else the next incarnation would lift it
+	f, _ = f.Readdress(a.addrs)                           // addresses may have changed since it was planned
+	if err := writeJSON(filterPath(dir), f); err != nil { // without it the next agent process would lift the filter
 		return err
 	}
 	a.filters[as.Key] = f
@@ -62,8 +62,8 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	return nil
 }
 
-// unshield lifts the filter of an attempt of which no process is left.
-func (a *Agent) unshield(k launcher.Key) {
+// removeFilter lifts the filter of an attempt that has no process left.
+func (a *Agent) removeFilter(k launcher.Key) {
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()
 	if _, had := a.filters[k]; !had {
@@ -73,12 +73,12 @@ func (a *Agent) unshield(k launcher.Key) {
 	a.applyFilters()
 }
 
-// refilter takes up what a previous incarnation has set up for an attempt.
-func (a *Agent) refilter(k launcher.Key) error {
+// restoreFilter takes over the filter that a previous agent process has set up for an attempt.
+func (a *Agent) restoreFilter(k launcher.Key) error {
 	var f launcher.Filter
 	err := readJSON(filterPath(a.attemptDir(k)), &f)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // an older agent's, or one that was told of none
+		return nil // prepared by an older agent, or without the members' addresses
 	}
 	if err != nil {
 		return err
@@ -89,8 +89,9 @@ func (a *Agent) refilter(k launcher.Key) error {
 	return nil
 }
 
-// Readdress tells the addresses that members have now: what a job's node has got since the plan is let in to the job's
-// ranks, in this incarnation and the next. Members that addrs lacks are taken to be where they were.
+// Readdress sets the addresses that members have now. Addresses that a job's node has got
+// since the plan are admitted to the job's ranks, also after a restart. A member that addrs
+// lacks is taken to be where it was.
 func (a *Agent) Readdress(addrs map[launcher.NodeID][]netip.Addr) {
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()
@@ -113,8 +114,8 @@ func (a *Agent) Readdress(addrs map[launcher.NodeID][]netip.Addr) {
 	}
 }
 
-// applyFilters makes the node's packet filter what the attempts want, and nothing
-// else: what ended jobs have left goes. filterMu is held.
+// applyFilters sets the node's packet filter to exactly what the attempts want: the rules
+// of ended jobs go. filterMu is held.
 func (a *Agent) applyFilters() {
 	if a.cfg.Filter == nil {
 		return

@@ -13,24 +13,23 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// The guard keeps a node from being eaten by its own ranks. Where CPU and GPU
-// share the memory an allocation too many can freeze the machine, sshd
-// included, and the kernel's OOM killer neither sees what the GPU holds nor
-// comes in time. So below MemoryFloor the largest attempt is ended, while the
-// machine still answers.
+// The guard keeps a node's ranks from using up its memory. Where CPU and GPU share the
+// memory, one allocation too many can freeze the machine, sshd included, and the kernel's
+// OOM killer neither sees what the GPU holds nor comes in time. So below MemoryFloor the
+// largest attempt is ended, while the machine still answers.
 const (
-	// guardEvery is between two looks: reading meminfo takes 20 us.
+	// guardEvery is the time between two checks; reading meminfo takes 20 us.
 	guardEvery = 500 * time.Millisecond
-	// stallTrigger wakes the guard at once when for 150 ms of a second every
-	// task waited for memory (PSI, Documentation/accounting/psi.rst).
+	// stallTrigger wakes the guard at once when every task waited for memory for 150 ms of
+	// a second (PSI, Documentation/accounting/psi.rst).
 	stallTrigger = "full 150000 1000000"
 	pressureFile = "/proc/pressure/memory"
-	// warnAt times the floor the log says that it comes near, once until twice
-	// that is available again.
+	// Below warnAt times the floor a warning is logged, once, until twice that is available
+	// again.
 	warnAt = 2
 )
 
-// guard looks after memory until ctx ends.
+// guard watches memory until ctx ends.
 func (a *Agent) guard(ctx context.Context) {
 	w, err := newStallWatch(ctx)
 	if err != nil {
@@ -48,7 +47,7 @@ func (a *Agent) guard(ctx context.Context) {
 		}
 		switch near := m.Available < warnAt*a.cfg.MemoryFloor; {
 		case m.Available < a.cfg.MemoryFloor, near && stalled:
-			a.relieve(ctx, m)
+			a.endLargest(ctx, m)
 		case near && !warned:
 			warned = true
 			a.cfg.Logger.Warn("memory is running out", "available", launcher.Size(m.Available), "floor",
@@ -59,12 +58,12 @@ func (a *Agent) guard(ctx context.Context) {
 	}
 }
 
-// relieve ends the attempt that holds most memory, if that is worth it: one that
-// holds less than the floor is not who ate the machine.
-func (a *Agent) relieve(ctx context.Context, m proc.Memory) {
+// endLargest ends the attempt that holds most memory, if that helps: one that holds less than
+// the floor has not used up the machine.
+func (a *Agent) endLargest(ctx context.Context, m proc.Memory) {
 	key, held := largest(a.usages(), m)
 	if held < a.cfg.MemoryFloor {
-		a.cfg.Logger.Warn("memory is below its floor, but no job here holds much of it", "available",
+		a.cfg.Logger.Warn("memory is below its floor, and no job here holds much of it", "available",
 			launcher.Size(m.Available), "floor", launcher.Size(a.cfg.MemoryFloor))
 		return
 	}
@@ -84,8 +83,8 @@ func (a *Agent) relieve(ctx context.Context, m proc.Memory) {
 	a.awaitEnd(ctx, key)
 }
 
-// awaitEnd gives what was ended time to let go of its memory, so that the next
-// look doesn't end another.
+// awaitEnd gives an attempt that was ended time to release its memory, so that the next
+// check does not end another one.
 func (a *Agent) awaitEnd(ctx context.Context, k launcher.Key) {
 	ctx, cancel := context.WithTimeout(ctx, reapWait)
 	defer cancel()
@@ -106,7 +105,7 @@ func (a *Agent) awaitEnd(ctx context.Context, k launcher.Key) {
 	}
 }
 
-// attempts are the memory and GPU use of each attempt whose ranks may run.
+// usages are the memory and GPU use of each attempt whose ranks may run.
 func (a *Agent) usages() map[launcher.Key]shim.Usage {
 	all := shim.Usages()
 	a.mu.Lock()
@@ -119,8 +118,9 @@ func (a *Agent) usages() map[launcher.Key]shim.Usage {
 	return all
 }
 
-// largest picks who holds most. What no process accounts for belongs to the
-// GPU, and so to who has it open: the driver's allocations are in no RSS.
+// largest picks the attempt that holds most. Memory that no process accounts for is the
+// GPU's, and counts for the attempt that has the GPU open: the driver's allocations are in
+// no RSS.
 func largest(usages map[launcher.Key]shim.Usage, m proc.Memory) (key launcher.Key, held int64) {
 	unseen := m.Total - m.Available
 	users := int64(0)
@@ -142,9 +142,9 @@ func largest(usages map[launcher.Key]shim.Usage, m proc.Memory) (key launcher.Ke
 	return key, held
 }
 
-// stallWatch waits for the kernel to say that memory stalls everything.
+// stallWatch waits for the kernel to report that memory stalls all tasks.
 type stallWatch struct {
-	pressure int // -1: this kernel doesn't
+	pressure int // -1: this kernel has no PSI
 	wake     *os.File
 	off      func() bool
 	woken    chan struct{} // closed when wake was written to
@@ -162,7 +162,7 @@ func newStallWatch(ctx context.Context) (*stallWatch, error) {
 	})
 	fd, err = unix.Open(pressureFile, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return w, nil //nolint:nilerr // meminfo alone does, half a second later
+		return w, nil //nolint:nilerr // meminfo is enough, half a second later
 	}
 	if _, err := unix.Write(fd, append([]byte(stallTrigger), 0)); err != nil {
 		unix.Close(fd)
@@ -172,10 +172,10 @@ func newStallWatch(ctx context.Context) (*stallWatch, error) {
 	return w, nil
 }
 
-// wait returns after d, or at once with a stall, or when ctx ends.
+// wait returns after d, at once with a stall, or when ctx ends.
 func (w *stallWatch) wait(d time.Duration) (stalled bool) {
 	fds := []unix.PollFd{
-		{Fd: int32(w.pressure), Events: unix.POLLPRI}, // a negative one is passed over
+		{Fd: int32(w.pressure), Events: unix.POLLPRI}, // poll ignores a negative descriptor
 		{Fd: int32(w.wake.Fd()), Events: unix.POLLIN},
 	}
 	n, err := unix.Poll(fds, int(d.Milliseconds()))

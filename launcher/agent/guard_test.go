@@ -47,7 +47,7 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	// tail keeps what it reads until the newline that never comes.
 	n.launch(n.as("(head -c 100000000 /dev/zero; witness; exec sleep 1000) | tail -n 1"))
 	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.usages()[key].Bytes > 90e6 })
-	n.a.relieve(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20})
+	n.a.endLargest(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20})
 	ev := n.hear(launcher.Exited)
 	if ev.Key != key || ev.Exit.ByUs || !ev.Exit.Failed() ||
 		!strings.Contains(ev.Exit.String(), "less than the --memory-floor of 48 MiB") {
@@ -56,7 +56,7 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {
 		t.Errorf("the guard went on before its attempt had ended: %s", e.Phase)
 	}
-	n.a.relieve(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20}) // the small one holds less than the floor
+	n.a.endLargest(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20}) // the small one holds less than the floor
 	must(t, n.a.Signal(n.ctx, small.Key, 0, syscall.SIGCONT))
 	n.pass(0)
 	if ev := n.hear(launcher.Exited); ev.Exit.Failed() {

@@ -11,15 +11,15 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// Ranks of a job with a lease run until some time after a stamp that a leader
-// has answered. The agent only passes answers on: it keeps none, so that one which
-// is down, or hangs, lets the leases run out.
+// Ranks of a job with a lease run until some time after the last stamp that a leader has
+// answered. The agent only passes answers on and keeps none, so that the leases run out if
+// it is down or hangs.
 
-// Uptime is this machine's clock for stamps.
+// Uptime is the clock of this machine that stamps are made by.
 func Uptime() launcher.Uptime { return shim.Uptime() }
 
-// Renew lets ranks with a lease go on, as a leader has proven that it led after
-// this node made the stamp in this boot. It never blocks.
+// Renew extends leases: a leader has proven that it led after this node made the stamp, in
+// this boot. It never blocks.
 func (a *Agent) Renew(stamp launcher.Uptime) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -30,14 +30,14 @@ func (a *Agent) Renew(stamp launcher.Uptime) {
 
 // renewal is what an attempt knows of its lease.
 type renewal struct {
-	wake chan struct{} // has room for one: "stamp has risen"
+	wake chan struct{} // capacity 1: "stamp has risen"
 
 	mu    sync.Mutex
 	stamp launcher.Uptime // the latest that was answered
 
-	// The loop's own.
+	// Only the loop touches what follows.
 	given  launcher.Uptime      // the stamp that the shim's lease counts from; 0: not known
-	giving chan launcher.Uptime // tells the next one, or 0; nil while no renewal is under way
+	giving chan launcher.Uptime // receives the stamp that was given, or 0 on failure; nil while no renewal is under way
 }
 
 func (t *attempt) answered(stamp launcher.Uptime) {
@@ -50,7 +50,7 @@ func (t *attempt) answered(stamp launcher.Uptime) {
 	}
 }
 
-// renew passes the latest stamp on where it is worth a call, beside the loop.
+// renew passes the latest stamp to the shim when it is worth a call, beside the loop.
 func (t *attempt) renew(ctx context.Context, beside *sync.WaitGroup) {
 	if t.assignment == nil || t.entry.Phase != launcher.PhaseStarted || t.ending || t.lease.giving != nil {
 		return
@@ -75,14 +75,14 @@ func (t *attempt) renew(ctx context.Context, beside *sync.WaitGroup) {
 	})
 }
 
-// renewed ends a renewal: one that failed is tried again with the next stamp.
+// renewed completes a renewal; one that failed is tried again with the next stamp.
 func (t *attempt) renewed(stamp launcher.Uptime) {
 	t.lease.giving = nil
 	t.lease.given = max(t.lease.given, stamp)
 }
 
-// firstLease has to be given before the ranks are started: without it nobody could
-// tell when they are gone.
+// firstLease must be given before the ranks start: without a lease nobody could know when
+// they are gone.
 func (t *attempt) firstLease(ctx context.Context, client *shim.Client, as launcher.Assignment,
 	stamp launcher.Uptime) error {
 	length, now := as.Spec.Lease(), Uptime()
@@ -99,7 +99,7 @@ func (t *attempt) firstLease(ctx context.Context, client *shim.Client, as launch
 	return t.giveLease(ctx, client, stamp, length)
 }
 
-// giveLease tells the shim how long its attempt may go on.
+// giveLease tells the shim how long its attempt may run.
 func (t *attempt) giveLease(ctx context.Context, client *shim.Client, stamp launcher.Uptime,
 	length time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
@@ -110,10 +110,10 @@ func (t *attempt) giveLease(ctx context.Context, client *shim.Client, stamp laun
 			return err
 		}
 	}
-	cause := fmt.Sprintf("its lease ran out: no leader was heard for %s (--on-partition end)", length)
+	cause := fmt.Sprintf("its lease ran out: no leader answered for %s (--on-partition end)", length)
 	err := client.Lease(ctx, stamp+launcher.Uptime(length), cause)
 	if errors.Is(err, shim.ErrUnknownOp) {
-		return fmt.Errorf("%w: it was prepared before this node was upgraded, and cannot have --on-partition end: "+
+		return fmt.Errorf("%w: it was prepared before this node was upgraded, so --on-partition end cannot work: "+
 			"launch it again", err)
 	}
 	return err

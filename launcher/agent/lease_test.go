@@ -46,7 +46,7 @@ func TestLeaseRunsOut(t *testing.T) {
 	if left := last + launcher.Uptime(leaseLength) - Uptime(); left > 0 {
 		t.Errorf("it ended %s before its lease", time.Duration(left))
 	}
-	if e := ev.Exit; !strings.Contains(e.Cause, "no leader was heard for 8s") || e.ByUs || !e.Failed() {
+	if e := ev.Exit; !strings.Contains(e.Cause, "no leader answered for 8s") || e.ByUs || !e.Failed() {
 		t.Errorf("exit %+v", e)
 	}
 	n.hear(launcher.Ended)

@@ -17,19 +17,19 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// linger keeps logind from removing the shared memory and semaphores of users
-// whose ranks run: with RemoveIPC=yes, its default, it does so when the user's
-// last session ends (logind.conf(5)), which is what `launch -d` and a logout
-// come to. A user who lingers is spared. System users, too, hence firstUser.
+// linger keeps logind from removing the shared memory and semaphores of users whose ranks
+// run. With RemoveIPC=yes, its default, logind does that when the user's last session ends
+// (logind.conf(5)), as after `launch -d` and a logout. It spares a user who lingers. It
+// also spares system users, hence firstUser.
 //
-// A file for each user whose lingering is ours lies in dir, which outlives
-// reboots as lingering itself does. It is written before logind is asked, so
-// that whatever interrupts us, a later pass gives back what was taken.
+// dir has a file for each user for whom we turned lingering on; like lingering itself it
+// survives reboots. The file is written before logind is asked, so that after any
+// interruption a later pass can undo it.
 type linger struct {
 	dir string // empty: logind is left alone
-	// set asks logind; by its name so that a test can stand in for it.
+	// set asks logind to turn lingering on or off; a field, for tests.
 	set func(ctx context.Context, uid uint32, on bool) error
-	// lingers tells whether a user does already: then it is not ours to end.
+	// lingers reports whether a user lingers already: then we do not end it.
 	lingers func(name string) bool
 
 	mu sync.Mutex // one pass at a time
@@ -40,7 +40,7 @@ const firstUser = 1000
 
 func newLinger(dir string) *linger {
 	if _, err := os.Stat("/run/systemd/system"); err != nil || os.Geteuid() != 0 {
-		dir = "" // no logind, or not ours to ask
+		dir = "" // no logind, or not root
 	}
 	return &linger{dir: dir, set: setUserLinger, lingers: func(name string) bool {
 		_, err := os.Stat(filepath.Join("/var/lib/systemd/linger", name))
@@ -48,8 +48,8 @@ func newLinger(dir string) *linger {
 	}}
 }
 
-// settle makes lingering what the living ranks need: it takes it for whom
-// wanted gives, by name and uid, and gives it back for who no longer is there.
+// settle turns lingering on for the users that wanted gives, by name and uid, and off again
+// for those who are gone.
 func (l *linger) settle(ctx context.Context, wanted func() map[string]uint32) error {
 	if l.dir == "" {
 		return nil
@@ -113,16 +113,16 @@ func setUserLinger(ctx context.Context, uid uint32, on bool) error {
 		return err
 	}
 	defer conn.Close()
-	const ask = false // a person for their password
+	const ask = false // no password prompt
 	return conn.Object("org.freedesktop.login1", "/org/freedesktop/login1").
 		CallWithContext(ctx, "org.freedesktop.login1.Manager.SetUserLinger", 0, uid, on, ask).Err
 }
 
-// lingerFor notes whom an attempt's ranks run as, and has them linger. It is called
-// before the first rank runs.
+// lingerFor notes the user whom an attempt's ranks run as, and turns lingering on for them.
+// It is called before the first rank runs.
 func (a *Agent) lingerFor(ctx context.Context, k launcher.Key, who login.User) {
 	a.mu.Lock()
-	a.lent[k] = who
+	a.users[k] = who
 	a.mu.Unlock()
 	a.settleLinger(ctx)
 }
@@ -132,7 +132,7 @@ func (a *Agent) settleLinger(ctx context.Context) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		wanted := map[string]uint32{}
-		for _, who := range a.lent {
+		for _, who := range a.users {
 			wanted[who.Name] = who.UID
 		}
 		return wanted

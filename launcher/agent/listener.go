@@ -9,8 +9,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// listener names the process that listens on a TCP port of this machine, as "NAME (PID N)"; empty: none is found;
-// " of job ID" stands behind that of a rank.
+// listener names the process that listens on a TCP port of this machine, as "NAME (PID N)";
+// empty: none is found. For a rank " of job ID" follows.
 func listener(port int) string {
 	pid, found := proc.Here.Listener(port)
 	if !found {
@@ -20,7 +20,8 @@ func listener(port int) string {
 	return fmt.Sprintf("%s (PID %d)%s", name, pid, jobOf(pid))
 }
 
-// jobOf says whose rank a process is; empty: nobody's. What it has in its environment is its own word.
+// jobOf names the job of a process; empty: it is no rank. The process's environment says
+// so, and may be wrong.
 func jobOf(pid int) string {
 	attempt, _ := proc.Here.Env(pid, "SPARKRUN_GANG")
 	job, _, _ := strings.Cut(attempt, ".")

@@ -16,14 +16,15 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/preflight"
 )
 
-// maxTold bounds what is told to others of a config.json, in bytes.
+// maxTold bounds what is sent of a config.json, in bytes.
 const maxTold = 64 << 10
 
-// lookWait bounds a look at a model: its disk may be away.
+// lookWait bounds the search for a model: its disk may not answer.
 const lookWait = 5 * time.Second
 
-// modelCopy is what this node has of a model: a folder, or a name that Hugging Face's libraries look
-// for in their cache. nil: it is not to be seen from outside of the image, or not in time.
+// modelCopy is what this node has of a model: a folder, or a name that Hugging Face's
+// libraries look for in their cache. nil: it cannot be seen from outside of the image, or
+// not in time.
 func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as launcher.Assignment,
 	env []launcher.Setting) *launcher.ModelCopy {
 	at := p.modelPlace(model, as.Spec.MainStage().Container, env)
@@ -35,7 +36,7 @@ func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as lau
 		return nil
 	}
 	found := make(chan *launcher.ModelCopy, 1)
-	go func() { // ends with its reads; nobody waits longer than lookWait
+	go func() { // ends when its reads do; it is waited for no longer than lookWait
 		defer done()
 		found <- modelAt(p.who, at, model)
 	}()
@@ -66,7 +67,7 @@ func modelAt(u login.User, at, model string) *launcher.ModelCopy {
 		c.Dir, c.Found = dir, true
 		if fi.IsDir() {
 			free := c.Free
-			*c, _ = modelcache.Look(dir) // the server will say what is wrong with its config.json
+			*c, _ = modelcache.Look(dir) // the server itself reports a bad config.json
 			if c.Free = free; len(c.Config) > maxTold {
 				c.Config = nil
 			}
@@ -74,12 +75,13 @@ func modelAt(u login.User, at, model string) *launcher.ModelCopy {
 		return nil
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil // the server will say what it may not
+		return nil // the server itself reports what it may not read
 	}
 	return c
 }
 
-// modelPlace is the node's folder with the model, or with the cache; empty: it is the image's, or nowhere.
+// modelPlace is the node's folder with the model, or with the cache; empty: it is in the
+// image, or nowhere.
 func (p *prepared) modelPlace(model string, c *launcher.Container, env []launcher.Setting) string {
 	named := !path.IsAbs(model)
 	switch {

@@ -7,7 +7,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// note takes one fact of the shim's journal.
+// note applies one event of the shim's journal.
 func (t *attempt) note(ev shim.Event) {
 	t.heard = max(t.heard, ev.Seq)
 	switch ev.Kind {
@@ -29,8 +29,8 @@ func (t *attempt) note(ev shim.Event) {
 	}
 }
 
-// stuck tells of who was killed and stays. The attempt has not ended: that is told
-// when he is gone.
+// stuck reports processes that were killed and do not go. The attempt has not ended: that
+// is reported once they are gone.
 func (t *attempt) stuck(who string) {
 	if t.entry.Phase == launcher.PhaseEnded || t.entry.Stuck == who {
 		return
@@ -43,13 +43,13 @@ func (t *attempt) noteEnded(ev shim.Event) {
 	switch {
 	case t.entry.Phase == launcher.PhaseEnded:
 		return
-	case t.execd: // a shim that was killed could not see its ranks' exits
+	case t.execd: // a killed shim could not see the exits of its ranks
 		for _, r := range t.ranks() {
 			if _, began := t.at[r]; !began && t.assignment != nil && t.assignment.Spec.Stepped() {
 				continue // its step was not started
 			}
 			t.rankIs(launcher.RankStatus{Rank: r, Again: t.again(r), State: launcher.RankEnded, Time: ev.Time,
-				Exit: &launcher.Exit{Error: "ended unseen: its shim was killed"}})
+				Exit: &launcher.Exit{Error: "exit not seen: its shim was killed"}})
 		}
 	case !t.replaying && !t.ending && t.entry.Refused == "":
 		t.refuse("ended before the start: " + ev.Why)
@@ -73,7 +73,7 @@ func (t *attempt) ranks() []int {
 	return out
 }
 
-// rankIs moves one rank, and tells of its end, and once of the start of all.
+// rankIs moves one rank, and reports its end, and once the start of all.
 func (t *attempt) rankIs(r launcher.RankStatus) {
 	i, known := t.at[r.Rank]
 	if known && !t.entry.Ranks[i].Before(r) {
@@ -109,7 +109,7 @@ func (t *attempt) rankIs(r launcher.RankStatus) {
 	}
 }
 
-// stepExecd tells which step a rank is of, and whether all its ranks here were exec'd.
+// stepExecd gives the step of a rank, and whether all ranks of that step here were exec'd.
 func (t *attempt) stepExecd(rank int) (step int, all bool) {
 	step, st, _ := t.assignment.Local(rank - t.assignment.FirstRank)
 	execd := 0
@@ -126,11 +126,11 @@ func (t *attempt) allExecd() bool {
 	return t.assignment != nil && len(t.entry.Ranks) == t.assignment.Ranks && !slices.ContainsFunc(t.entry.Ranks, never)
 }
 
-// allEnded tells whether no output can come any more from the wanted ranks.
+// allEnded reports whether no more output can come from the wanted ranks.
 func (t *attempt) allEnded(wanted map[int]bool) bool {
 	t.entryMu.Lock()
 	defer t.entryMu.Unlock()
-	if t.entry.Phase == launcher.PhaseEnded || t.stays.Load() { // the second: a rank may come again
+	if t.entry.Phase == launcher.PhaseEnded || t.restartable.Load() { // the second: a rank may be started again
 		return t.entry.Phase == launcher.PhaseEnded
 	}
 	ended := 0

@@ -128,7 +128,7 @@ func TestGenerations(t *testing.T) {
 	// P3: runs of two generations never overlap, whatever a leader believes.
 	n.prepare(n.as("witness", generation(3)))
 	if text := n.hear(launcher.Refused).Text; !strings.Contains(text,
-		"generation 2 of job "+string(job)+" has not ended") {
+		"attempt 2 of job "+string(job)+" has not ended") {
 		t.Errorf("generation 3: %q", text)
 	}
 	n.end(two, 0)
@@ -353,7 +353,7 @@ func TestThePreparedDoNotWaitForEver(t *testing.T) {
 	as := n.as("witness")
 	as.Spec.StartTimeout = 50 * time.Millisecond
 	n.prepare(as)
-	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "never told to start, for 50ms") {
+	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "not started within 50ms") {
 		t.Error(text)
 	}
 	n.hear(launcher.Ended)

@@ -14,9 +14,9 @@ import (
 
 // Logs reads the output of an attempt's local ranks; see logs.Read.
 //
-// An attempt that is not in the ledger counts as ended. One that is followed and has
-// left nothing may have been planned a moment ago: its Prepare is waited for, up
-// to awaitPrepare. A question about a job that never was leaves no trace.
+// An attempt that is not in the ledger counts as ended. If the output is followed and
+// there is none yet, the attempt may have been planned a moment ago: its Prepare is
+// waited for, up to awaitPrepare. A request for an unknown job leaves no trace.
 func (a *Agent) Logs(ctx context.Context, r logs.Request, fn func(launcher.Chunk) error) error {
 	if err := r.Key.Job.Validate(); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (a *Agent) Logs(ctx context.Context, r logs.Request, fn func(launcher.Chunk
 		var stop context.CancelFunc
 		ctx, stop = context.WithCancel(ctx)
 		defer stop()
-		defer context.AfterFunc(a.ctx, stop)() // a closed agent hears of no end
+		defer context.AfterFunc(a.ctx, stop)() // a closed agent gets no end
 		news := a.subscribe(bell)
 		defer a.unsubscribe(news)
 		live.News = news.more
@@ -52,11 +52,11 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// awaitPrepare is how long a reader waits for the order that begins an attempt: it
-// is sent as soon as the plan, by which the reader knows of it, is recorded.
+// awaitPrepare is how long a reader waits for an attempt's first order: it is sent as soon
+// as the plan, from which the reader knows of it, is recorded.
 const awaitPrepare = 5 * time.Second
 
-// awaitAttempt waits until an attempt is in the ledger; nil: it has not come.
+// awaitAttempt waits until an attempt is in the ledger; nil: it did not come.
 func (a *Agent) awaitAttempt(ctx context.Context, k launcher.Key) *attempt {
 	late := time.NewTimer(awaitPrepare)
 	defer late.Stop()
@@ -69,27 +69,27 @@ func (a *Agent) awaitAttempt(ctx context.Context, k launcher.Key) *attempt {
 		select {
 		case <-news.more:
 		case <-late.C:
-			return a.attempt(k) // it may be preparing, which nobody tells of
+			return a.attempt(k) // it may be preparing, for which there is no event
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// allEnded tells whether no more output can come from these ranks here.
+// allEnded reports whether no more output can come from these ranks here.
 func (a *Agent) allEnded(k launcher.Key, wanted map[int]bool) bool {
 	t := a.attempt(k)
 	return t == nil || t.allEnded(wanted)
 }
 
-// attempt finds one in the ledger; nil: it is not there.
+// attempt finds an attempt in the ledger; nil: it is not there.
 func (a *Agent) attempt(k launcher.Key) *attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.attempts[k]
 }
 
-// noteLost keeps the last word on each gap.
+// noteLost keeps the latest word on each gap in the output.
 func (t *attempt) noteLost(ev shim.Event) {
 	t.entryMu.Lock()
 	t.lost = logs.Note(t.lost, ev.Rank, *ev.Lost)
@@ -97,9 +97,9 @@ func (t *attempt) noteLost(ev shim.Event) {
 	t.saveLost()
 }
 
-// saveLost writes the gaps down. On a full disk this may fail; on one whose reserve is
-// left it does not. It is tried again when the attempt is forgotten: then there is
-// nobody else who knows.
+// saveLost writes the gaps to disk. On a full disk this may fail, unless the disk's reserve
+// is left. It is tried again when the attempt is forgotten: from then on only the file
+// knows.
 func (t *attempt) saveLost() {
 	err := logs.KeepLost(t.a.logDir(t.key), t.lost)
 	if err != nil {

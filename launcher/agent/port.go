@@ -23,10 +23,9 @@ const (
 	lastPort  = 29999
 )
 
-// holdPort finds a port that nothing on this node holds and no other job has, and holds
-// it until the start. Each search begins behind the last one's find: two generations in
-// a row get different ports, so that a rank of the older one cannot answer for
-// the newer.
+// holdPort finds a port that no process on this node and no other job has, and holds it
+// until the start. Each search begins behind the last port found: two generations in a row
+// get different ports, so that a rank of the older one cannot answer for the newer.
 func (a *Agent) holdPort(k launcher.Key, first, last int) (io.Closer, int, error) {
 	n := uint32(last - first + 1)
 	for range n {
@@ -42,11 +41,11 @@ func (a *Agent) holdPort(k launcher.Key, first, last int) (io.Closer, int, error
 	return nil, 0, fmt.Errorf("no free port from %d to %d: `ss -ltnp` shows who holds them", first, last)
 }
 
-// bindTo takes a port on every address, as torch's store itself listens on all of
-// them, and as strictly as a rank might: without SO_REUSEADDR, which net.Listen
-// sets, a port that has connections in TIME_WAIT is not free. It does not listen: a
-// rank that is there before rank 0 is then refused, and comes again, while a
-// connection to us would break when we let go.
+// bindTo takes a port on every address, as torch's store listens on all of them, and as
+// strictly as a rank might: without SO_REUSEADDR, which net.Listen sets, a port with
+// connections in TIME_WAIT is not free. It does not listen: a rank that connects before
+// rank 0 listens is then refused, and connects again, while a connection to us would break
+// when we let go.
 func bindTo(port int) (io.Closer, error) { return bindAs(port, 0) }
 
 // bindAs is bindTo with SO_REUSEADDR at 0 or 1.
@@ -74,13 +73,14 @@ func bindAs(port, reuse int) (io.Closer, error) {
 	return os.NewFile(uintptr(fd), fmt.Sprintf("port %d", port)), nil
 }
 
-// Named ports lie below those, so that a job that has both runs out of neither.
+// Named ports lie below the rendezvous ports, so that a job that has both runs out of
+// neither.
 const (
 	firstNamed = 20000
 	lastNamed  = firstPort - 1
 )
 
-// ports are those that an attempt's ranks are told of.
+// ports are those that an attempt's ranks get to know.
 type ports struct {
 	port      int                       // the rendezvous port; 0 before it is known
 	own, head map[string]launcher.Ports // the named ones: this node's, the head's
@@ -90,7 +90,8 @@ func (p ports) fill(placement *launcher.Placement) {
 	placement.Port, placement.Ports, placement.HeadPorts = p.port, p.own, p.head
 }
 
-// found says that there are no others: a reference to one is an error from now on.
+// found marks the named ports as complete: a reference to another one is an error from now
+// on.
 func (p ports) found() ports {
 	if p.own == nil {
 		p.own = map[string]launcher.Ports{}
@@ -101,7 +102,7 @@ func (p ports) found() ports {
 	return p
 }
 
-// all are those that ranks of this node may listen on.
+// all are the ports that ranks of this node may listen on.
 func (p ports) all() []uint16 {
 	var all []uint16
 	if p.port != 0 {
@@ -115,7 +116,7 @@ func (p ports) all() []uint16 {
 	return all
 }
 
-// holding is what keeps ports from others until their step is started.
+// holding are bound ports, kept from others until their step is started.
 type holding []io.Closer
 
 func (h holding) Close() error {
@@ -126,7 +127,7 @@ func (h holding) Close() error {
 	return errs
 }
 
-// held are an attempt's ports by the step that will listen on them.
+// held are an attempt's bound ports, by the step that will listen on them.
 type held map[int]holding
 
 func (h held) close() {
@@ -135,19 +136,19 @@ func (h held) close() {
 	}
 }
 
-// letGo frees a step's ports for its ranks.
+// letGo releases a step's ports for its ranks.
 func (h held) letGo(step int) {
 	h[step].Close()
 	delete(h, step)
 }
 
-// portStep is the step that the rendezvous port is for.
+// portStep is the step that listens on the rendezvous port.
 func portStep(steps []launcher.Stage) (step int, uses bool) {
 	step = slices.IndexFunc(steps, func(st launcher.Stage) bool { return st.UsesPort })
 	return step, step >= 0
 }
 
-// holdPorts finds the ports that a node's part of a job asks for.
+// holdPorts finds and holds the ports that a node's part of a job asks for.
 func (a *Agent) holdPorts(as launcher.Assignment, r *result) (err error) {
 	steps := as.Spec.Steps()
 	all := held{}
@@ -181,14 +182,14 @@ func (a *Agent) holdPorts(as launcher.Assignment, r *result) (err error) {
 	return nil
 }
 
-// maxHeld bounds the ports that jobs of one user have held here while their ranks are still to
-// come: less than half of what there are.
+// maxHeld bounds the ports that jobs of one user hold here before their ranks start: less
+// than half of all ports.
 const maxHeld = 2 * launcher.MaxPortCount
 
 // holdNamed finds the ports of one name.
 func (a *Agent) holdNamed(k launcher.Key, user string, wish launcher.NamedPort) (holding, launcher.Ports, error) {
 	count := max(wish.Count, 1)
-	back, err := a.lendPorts(user, count)
+	back, err := a.reservePorts(user, count)
 	if err != nil {
 		return nil, launcher.Ports{}, err
 	}
@@ -210,25 +211,25 @@ type closer func()
 
 func (c closer) Close() error { c(); return nil }
 
-// lendPorts counts what a user's jobs hold, until back.
-func (a *Agent) lendPorts(user string, count int) (back func(), err error) {
+// reservePorts counts the ports that a user's jobs hold, until back is called.
+func (a *Agent) reservePorts(user string, count int) (back func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := a.lentPorts[user]; n+count > maxHeld {
+	if n := a.heldPorts[user]; n+count > maxHeld {
 		return nil, fmt.Errorf("jobs of %s that are about to start hold %d ports here, and at most %d may be: try "+
 			"again in a minute", user, n, maxHeld)
 	}
-	a.lentPorts[user] += count
+	a.heldPorts[user] += count
 	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if a.lentPorts[user] -= count; a.lentPorts[user] <= 0 {
-			delete(a.lentPorts, user)
+		if a.heldPorts[user] -= count; a.heldPorts[user] <= 0 {
+			delete(a.heldPorts, user)
 		}
 	}, nil
 }
 
-// holdSpan finds so many free ports in a row, as holdPort finds one.
+// holdSpan finds count free ports in a row, as holdPort finds one.
 func (a *Agent) holdSpan(k launcher.Key, count int) (holding, launcher.Ports, error) {
 	room := lastNamed - firstNamed + 2 - count
 	for tried := 0; tried < 2*room; {
@@ -249,7 +250,7 @@ func (a *Agent) holdSpan(k launcher.Key, count int) (holding, launcher.Ports, er
 		fmt.Errorf("no %d free in a row from %d to %d: `ss -ltnp` shows who holds them", count, firstNamed, lastNamed)
 }
 
-// holdAll takes ports in a row, all or none, and tells how many it got.
+// holdAll takes ports in a row, all or none, and returns how many were free.
 func holdAll(first, count int) (some holding, good int) {
 	for port := first; port < first+count; port++ {
 		one, err := bindTo(port)
@@ -262,8 +263,8 @@ func holdAll(first, count int) (some holding, good int) {
 	return some, count
 }
 
-// holdAt takes certain ports, as a server would: with SO_REUSEADDR, for those of the generation
-// before may be in TIME_WAIT.
+// holdAt takes ports with fixed numbers, as a server would: with SO_REUSEADDR, for the
+// ports of the previous generation may be in TIME_WAIT.
 func holdAt(span launcher.Ports) (some holding, err error) {
 	for port := int(span.First); port <= int(span.Last); port++ {
 		one, err := bindAs(port, 1)
@@ -280,8 +281,8 @@ func holdAt(span launcher.Ports) (some holding, err error) {
 	return some, nil
 }
 
-// holdAgain is for what an earlier incarnation of this agent has told of, and whose steps have not
-// been started.
+// holdAgain is for ports that were reported before a restart of this agent, and whose steps
+// have not started.
 func holdAgain(as launcher.Assignment, at ports, begun func(step int) bool) (held, error) {
 	all := held{}
 	var errs error
@@ -322,7 +323,7 @@ func (p ports) writeOwn(dir string) error {
 	return writeJSON(namedPath(dir), p.own)
 }
 
-// readOwn gives the named ports of an attempt that was prepared here; none where it has none.
+// readOwn gives the named ports of an attempt that was prepared here; nil: it has none.
 func readOwn(dir string) (own map[string]launcher.Ports, err error) {
 	if err = readJSON(namedPath(dir), &own); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

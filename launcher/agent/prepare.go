@@ -18,16 +18,16 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// spawnWait is given to a shim to come up: milliseconds, but on a machine that
+// spawnWait is how long a shim may take to come up: milliseconds, except on a machine that
 // swaps.
 const spawnWait = 30 * time.Second
 
-// stepWait is how long a shim waits for the first of its ranks where the steps before
-// are other nodes': as long as these take. An End comes sooner, or the leader's sweep.
+// stepWait is how long a shim waits for the first of its ranks if the steps before are on
+// other nodes: as long as these take. Before that comes an End, or the leader's sweep.
 const stepWait = 24 * time.Hour
 
-// validate refuses an assignment that no plan could hold. It comes from
-// another node, its ids become names of folders, its numbers sizes.
+// validate refuses an assignment that no plan could hold. It comes from another node; its
+// ids become names of folders, its numbers sizes.
 func validate(as launcher.Assignment) error {
 	if err := as.Spec.Validate(); err != nil {
 		return err
@@ -40,7 +40,7 @@ func validate(as launcher.Assignment) error {
 	case as.Generation < 1:
 		return fmt.Errorf("assignment of job %s: %w: generation 0", as.Job, launcher.ErrInvalid)
 	case as.Ranks < 1 || as.Ranks > launcher.MaxRanksPerNode || as.FirstRank < 0 || as.World-as.FirstRank < as.Ranks:
-		return fmt.Errorf("assignment of job %s: %w: %d ranks from %d on in a world of %d", as.Job,
+		return fmt.Errorf("assignment of job %s: %w: %d ranks from %d in a world of %d", as.Job,
 			launcher.ErrInvalid, as.Ranks, as.FirstRank, as.World)
 	case as.Spec.Stepped() && (as.NodeRank < 0 || as.NodeRank >= as.NodeCount || as.Spec.RanksOn(as.NodeRank) != as.Ranks):
 		return fmt.Errorf("assignment of job %s: %w: %d ranks on node %d of %d, whose stages have %d", as.Job,
@@ -49,12 +49,12 @@ func validate(as launcher.Assignment) error {
 	return nil
 }
 
-// errAskMPI: a question of a dry run, in the place of a job.
-var errAskMPI = errors.New("nobody has said which MPI the program is for: say --mpi mpich or --mpi openmpi")
+// errAskMPI is a question to the user, in a dry run.
+var errAskMPI = errors.New("which MPI the program is for is not known: say --mpi mpich or --mpi openmpi")
 
-// ready does everything that can fail before a rank is started, and leaves a
-// shim that waits for the start. It is the only part of a launch that may take
-// long: a path on a hung network disk blocks here and nowhere else.
+// ready does everything that can fail before a rank is started, and leaves a shim that
+// waits for the start. It is the only part of a launch that may take long: a path on a hung
+// network disk blocks here and nowhere else.
 func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (r result) {
 	if m := as.Spec.MainStage().MPI; m != nil && m.Family == launcher.AskMPI {
 		r.err = errAskMPI
@@ -78,7 +78,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		return r
 	}
 	if r.err = context.Cause(ctx); r.err != nil {
-		return r // ended while a disk hung: the folder is not ours any more
+		return r // ended while a disk hung: the folder is no longer ours
 	}
 	a.lingerFor(ctx, as.Key, r.plan.who)
 	if r.err = a.holdPorts(as, &r); r.err != nil {
@@ -89,12 +89,12 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		r.err = a.layOut(as, dir, r.at, r.plan)
 	}
 	if r.err == nil {
-		// Not to be broken off: a shim that is killed while it comes up leaves its
-		// cgroup, one that is up can be told to end.
+		// This must not be interrupted: a shim that is killed while it comes up leaves its
+		// cgroup; one that is up can be ended.
 		up, cancel := context.WithTimeout(context.WithoutCancel(ctx), spawnWait)
 		defer cancel()
 		if r.shim, r.err = shim.Spawn(up, shim.SelfExe, dir, r.plan.cfg); r.err == nil {
-			r.warning = strings.Join(slices.Concat(r.plan.warnings, a.shield(up, as, dir, r.shim, r.at)), "; ")
+			r.warning = strings.Join(slices.Concat(r.plan.warnings, a.installFilter(up, as, dir, r.shim, r.at)), "; ")
 		}
 	}
 	if r.err != nil {
@@ -103,12 +103,13 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	return r
 }
 
-// bringImage has the node's engine ready, the job's image with it, and folders that its containers are to find.
+// bringImage readies the node's engine, the job's image, and the folders that its
+// containers mount.
 func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	if as.Spec.MainStage().Container == nil {
 		return nil
 	}
-	tell := func(text string) { a.tellPreparing(as.Key, text) }
+	tell := func(text string) { a.emitPreparing(as.Key, text) }
 	a.containers.AwaitEngine(ctx, a.booted, tell)
 	if err := a.containers.BringImage(ctx, as, tell); err != nil {
 		return err
@@ -116,8 +117,8 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	return container.MakeMounts(ctx, as)
 }
 
-// layOut writes what a later incarnation of this agent has to know. The assignment
-// comes before the shim: a folder without one holds none.
+// layOut writes what the agent has to know after a restart. The assignment is written
+// before the shim starts: a folder without one has no shim.
 func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -125,7 +126,8 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared
 	if err := os.MkdirAll(p.cfg.LogDir, 0o750); err != nil {
 		return err
 	}
-	// What cannot be written counts as nobody's when old output is removed: no reason to refuse.
+	// If this cannot be written, the output has no known user when old output is removed:
+	// no reason to refuse.
 	_ = os.WriteFile(filepath.Join(filepath.Dir(p.cfg.LogDir), userName), []byte(as.Spec.User), 0o640)
 	if err := makeErrorDir(as, p.who); err != nil {
 		return err
@@ -147,8 +149,8 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared
 	return writePort(dir, at.port)
 }
 
-// surroundings finds out what does not hang on the spec alone: whom the ranks
-// run as, and what the hardware calls for.
+// surroundings finds out what depends on this node: the user whom the ranks run as, and
+// what the hardware calls for.
 func (a *Agent) surroundings(ctx context.Context, as launcher.Assignment) (*prepared, error) {
 	who, err := login.Lookup(ctx, as.Spec.User)
 	if err != nil {
@@ -165,8 +167,8 @@ func (a *Agent) surroundings(ctx context.Context, as launcher.Assignment) (*prep
 	return &prepared{who: who, fabric: fabric, secrets: as.Spec.SecretSettings(secrets)}, nil
 }
 
-// check finds out whether the ranks could run here, and as what. Once the
-// surroundings are known they are given with an error too.
+// check finds out whether the ranks could run here, and what as. Once the surroundings are
+// known they are returned with an error too.
 func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, error) {
 	done, err := a.looks(as.Spec.User, maxLooks)
 	if err != nil {
@@ -191,14 +193,14 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	return p, nil
 }
 
-// checkStage looks at one stage, of which local is the first rank here.
+// checkStage checks one stage; local is the index of its first rank here.
 func (a *Agent) checkStage(ctx context.Context, as launcher.Assignment, st launcher.Stage, local int,
 	p *prepared) error {
 	first, err := newSurroundings(p, st.Container != nil).plan(as, local, ports{})
 	if err != nil {
 		return err
 	}
-	if st.Container != nil && p.container == nil { // what is found out is of all stages
+	if st.Container != nil && p.container == nil { // what is found out holds for all stages
 		at := a.contained(as, p.who, launcher.ValueOf(first.Env, "HF_HOME"))
 		if p.container, p.warnings, err = a.containers.Prepare(ctx, at); err != nil {
 			return err
@@ -222,7 +224,7 @@ func (a *Agent) checkStage(ctx context.Context, as launcher.Assignment, st launc
 	return err
 }
 
-// shimConfig is what the shim of an attempt is told before it is told of ranks.
+// shimConfig is what the shim of an attempt needs before it knows its ranks.
 func (a *Agent) shimConfig(as launcher.Assignment, who login.User) shim.Config {
 	c := shim.Config{
 		Key: as.Key, LogDir: a.logDir(as.Key), Grace: as.Spec.Grace, StartTimeout: as.Spec.StartTimeout,
@@ -238,17 +240,17 @@ func (a *Agent) shimConfig(as launcher.Assignment, who login.User) shim.Config {
 	return c
 }
 
-// maxLooks bounds what looks for one user's files side by side. On a disk that never
-// answers, which may be of the user's own making (FUSE), each holds a thread, and a Go
-// program that has 10,000 of them ends.
+// maxLooks bounds the concurrent lookups of one user's files. On a disk that never answers,
+// which may be the user's own (FUSE), each lookup holds a thread, and a Go program with
+// 10,000 threads crashes.
 const maxLooks = 200
 
-// looks counts somebody who looks with a user's eyes, until done, unless there are that many.
+// looks counts a lookup of a user's files until done; it fails if there are that many.
 func (a *Agent) looks(user string, most int) (done func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n := a.looking[user]; n >= most {
-		return nil, fmt.Errorf("jobs of %s wait here %d times for files that do not answer: is a disk of theirs away?",
+		return nil, fmt.Errorf("jobs of %s have %d reads here that do not end: does one of their disks not answer?",
 			user, n)
 	}
 	a.looking[user]++
@@ -261,7 +263,7 @@ func (a *Agent) looks(user string, most int) (done func(), err error) {
 	}, nil
 }
 
-// allow asks the administrator's rules.
+// allow applies the administrator's rules.
 func (a *Agent) allow(ctx context.Context, as launcher.Assignment) error {
 	if a.cfg.Policy == nil {
 		return nil
@@ -269,7 +271,7 @@ func (a *Agent) allow(ctx context.Context, as launcher.Assignment) error {
 	return a.cfg.Policy.Run(ctx, as.Spec)
 }
 
-func (a *Agent) tellPreparing(k launcher.Key, text string) {
+func (a *Agent) emitPreparing(k launcher.Key, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.emit(launcher.Event{Key: k, Kind: launcher.Preparing, Text: text})

@@ -10,8 +10,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
-// pruneLogs removes what is not to be kept. A job that is in the ledger is kept
-// in any case.
+// pruneLogs removes output beyond what Keep allows. Jobs in the ledger are kept in any
+// case.
 func (a *Agent) pruneLogs() {
 	a.mu.Lock()
 	alive := map[string]bool{}
@@ -34,10 +34,10 @@ func (a *Agent) pruneLogs() {
 	}
 }
 
-// userName is the file in a job's folder of output that has its user's name.
+// userName is a file in a job's folder of output with the name of its user.
 const userName = "user"
 
-// userOf tells whose job has output or files here.
+// userOf names the user whose job has output or files here.
 func (a *Agent) userOf(job string) string {
 	b, err := os.ReadFile(filepath.Join(a.cfg.LogDir, job, userName))
 	if err != nil && a.cfg.Files != nil {

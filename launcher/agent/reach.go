@@ -14,16 +14,16 @@ import (
 
 // InputChunk is a piece of a rank's standard input.
 type InputChunk struct {
-	Offset int64 // of its first byte, from the input's begin
+	Offset int64 // of its first byte, from the start of the input
 	Data   []byte
 	End    bool // nothing follows
 	// Window is the terminal's new size, for a rank that has one.
 	Window *launcher.Window
 }
 
-// Input writes to a local rank and returns once the rank's pipe has all of it,
-// which takes as long as the rank doesn't read. A chunk may be sent again:
-// what the rank has had is passed over. shim.ErrNoRank: nobody reads any more.
+// Input writes to a local rank and returns once the rank's pipe has all of it, so it blocks
+// while the rank does not read. A chunk may be sent again: what the rank has got is
+// skipped. shim.ErrNoRank: the rank does not read any more.
 func (a *Agent) Input(ctx context.Context, k launcher.Key, rank int, c InputChunk) error {
 	client, err := a.reach(ctx, k)
 	if err != nil {
@@ -40,8 +40,8 @@ func (a *Agent) Input(ctx context.Context, k launcher.Key, rank int, c InputChun
 	return client.Input(ctx, rank, c.Offset, c.Data, c.End)
 }
 
-// InputAt tells how many bytes of input a local rank has had, for another
-// writer to go on with. shim.ErrNoRank: nobody reads any more.
+// InputAt gives the number of bytes of input that a local rank has got, so that another
+// writer can go on. shim.ErrNoRank: the rank does not read any more.
 func (a *Agent) InputAt(ctx context.Context, k launcher.Key, rank int) (int64, error) {
 	client, err := a.reach(ctx, k)
 	if err != nil {
@@ -50,9 +50,9 @@ func (a *Agent) InputAt(ctx context.Context, k launcher.Key, rank int) (int64, e
 	return client.InputAt(ctx, rank)
 }
 
-// Signal passes a signal to the process group of a local rank, or with
-// shim.AllRanks of each. TSTP becomes STOP: the kernel takes no TSTP to
-// a session without a job-controlling shell (POSIX calls its groups orphaned).
+// Signal sends a signal to the process group of a local rank, or of each with
+// shim.AllRanks. TSTP becomes STOP: the kernel drops TSTP in a session without a
+// job-controlling shell (POSIX calls its groups orphaned).
 func (a *Agent) Signal(ctx context.Context, k launcher.Key, rank int, sig syscall.Signal) error {
 	client, err := a.reach(ctx, k)
 	if err != nil {
@@ -70,7 +70,7 @@ func (a *Agent) Signal(ctx context.Context, k launcher.Key, rank int, sig syscal
 	return nil
 }
 
-// suspended notes that ranks of an attempt were stopped or woken, and tells of it once.
+// suspended notes that ranks of an attempt were stopped or woken, and reports it once.
 func (a *Agent) suspended(k launcher.Key, now bool) {
 	a.mu.Lock()
 	t := a.attempts[k]
@@ -85,8 +85,8 @@ func (a *Agent) suspended(k launcher.Key, now bool) {
 	t.change(&ev, func(e *launcher.LedgerEntry) { e.Suspended = now })
 }
 
-// reach finds the shim of an attempt that may have living ranks. One that is only prepared
-// has none yet, and its shim keeps signals for them.
+// reach finds the shim of an attempt that may have running ranks. An attempt that is only
+// prepared has none yet, and its shim keeps signals for them.
 func (a *Agent) reach(ctx context.Context, k launcher.Key) (*shim.Client, error) {
 	a.mu.Lock()
 	t := a.attempts[k]
@@ -100,9 +100,9 @@ func (a *Agent) reach(ctx context.Context, k launcher.Key) (*shim.Client, error)
 	return nil, fmt.Errorf("job %s: %w", k.Job, shim.ErrNoRank)
 }
 
-// Exec runs a command in the place of a local rank, which must be running, until
-// it ends, ctx does, or the attempt does: see shim.Client.Exec. What fails in
-// it is not written to the rank's error file.
+// Exec runs a command beside a local rank, which must be running, until the command, ctx or
+// the attempt ends: see shim.Client.Exec. Its failures are not written to the rank's error
+// file.
 func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began func() error,
 	out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
 	client, err := a.reach(ctx, k)
@@ -117,8 +117,8 @@ func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began fun
 	case ctx.Err() != nil:
 		return launcher.Exit{}, ctx.Err()
 	case errors.Is(err, shim.ErrUnknownOp):
-		return launcher.Exit{}, fmt.Errorf("job %s was started by an older sparkrun, which can run nothing beside "+
-			"its ranks: jobs launched since can: %w", k.Job, err)
+		return launcher.Exit{}, fmt.Errorf("job %s was started by an older sparkrun, which cannot run commands beside "+
+			"its ranks: launch it again: %w", k.Job, err)
 	case errors.Is(err, shim.ErrNoRank):
 		return launcher.Exit{}, fmt.Errorf("rank %d of job %s %s: `sparkrun logs %[2]s --rank %[1]d` has its output",
 			e.Rank, k.Job, a.stateOf(k, e.Rank))
@@ -126,7 +126,7 @@ func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began fun
 	return launcher.Exit{}, err
 }
 
-// stateOf says of a rank that does not run why.
+// stateOf says why a rank does not run.
 func (a *Agent) stateOf(k launcher.Key, rank int) string {
 	a.mu.Lock()
 	t := a.attempts[k]
@@ -146,7 +146,7 @@ func (a *Agent) stateOf(k launcher.Key, rank int) string {
 	return "is ending"
 }
 
-// ReachSession does to what Exec runs as Input and Signal do to a rank.
+// ReachSession does for an exec session what Input and Signal do for a rank.
 func (a *Agent) ReachSession(ctx context.Context, k launcher.Key, session string, sig syscall.Signal,
 	c InputChunk) error {
 	client, err := a.reach(ctx, k)

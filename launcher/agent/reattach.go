@@ -21,18 +21,18 @@ import (
 
 const (
 	again      = time.Second     // between two attempts to reach a shim
-	attachWait = 2 * time.Second // a shim that does not answer holds up Open no longer
+	attachWait = 2 * time.Second // a shim that does not answer delays Open no longer than this
 	reapWait   = 10 * time.Second
 )
 
-// reattachAll finds the attempts of this agent's previous incarnation. What it cannot
-// make out it logs and leaves as it is: ranks may run there.
+// reattachAll finds the attempts of the previous agent process. What it cannot read it logs
+// and leaves as it is: ranks may run there.
 func (a *Agent) reattachAll() error {
 	dirs, err := os.ReadDir(a.jobsDir())
 	if err != nil {
 		return err
 	}
-	var all sync.WaitGroup // at once, so that one stopped shim delays only its own
+	var all sync.WaitGroup // at once, so that a stopped shim delays only its own attempt
 	for _, d := range dirs {
 		all.Go(func() {
 			if err := a.reattach(d.Name()); err != nil {
@@ -45,8 +45,8 @@ func (a *Agent) reattachAll() error {
 	return nil
 }
 
-// endStrays has shims end whose folders were removed: nobody could find, stop
-// or read their ranks any more.
+// endStrays ends the shims whose folders were removed: nobody could find, stop or read
+// their ranks any more.
 func (a *Agent) endStrays(dirs []os.DirEntry) {
 	strays := shim.Living(a.jobsDir())
 	for _, d := range dirs {
@@ -54,12 +54,12 @@ func (a *Agent) endStrays(dirs []os.DirEntry) {
 	}
 	for name := range strays {
 		a.cfg.Logger.Error("end a shim whose folder was removed", "dir", a.jobsDir(), "job", name)
-		shim.Rouse(filepath.Join(a.jobsDir(), name), syscall.SIGTERM)
+		shim.SignalShim(filepath.Join(a.jobsDir(), name), syscall.SIGTERM)
 	}
 }
 
-// reattach takes up one attempt. The journal is read from its file, so that the
-// ledger is whole when Open returns, whatever state the shim is in.
+// reattach takes over one attempt. The journal is read from its file, so that the ledger is
+// complete when Open returns, whatever state the shim is in.
 func (a *Agent) reattach(name string) error {
 	key, err := parseKey(name)
 	if err != nil {
@@ -71,12 +71,12 @@ func (a *Agent) reattach(name string) error {
 	case err != nil:
 		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", err)
 	case as.Key != key:
-		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", "it is of "+as.Key.String())
+		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", "it belongs to "+as.Key.String())
 	default:
 		t.assign(&as)
 		if who, err := login.Lookup(a.ctx, as.Spec.User); err == nil {
 			a.mu.Lock()
-			a.lent[key] = who
+			a.users[key] = who
 			a.mu.Unlock()
 		}
 	}
@@ -85,21 +85,21 @@ func (a *Agent) reattach(name string) error {
 	var attachErr error
 	t.shim, attachErr = shim.Attach(ctx, t.dir)
 	gone := errors.Is(attachErr, shim.ErrGone)
-	told, err := shim.Replay(t.dir) // after the attach: of one who is gone it is all
+	told, err := shim.Replay(t.dir) // after the attach: if the shim is gone, this is all of it
 	if err != nil {
 		a.cfg.Logger.Error("replay journal", "job", key.Job, "error", err)
 	}
 	t.found = true
 	switch {
 	case gone && err == nil && len(told) == 0:
-		// To be prepared anew, or forgotten. The folder stays: a shim that our
-		// predecessor forked as it died may come up in it yet, and whoever spawns
-		// another there finds it. In a folder made afresh there would be two.
+		// To be prepared again, or forgotten. The folder stays: a shim that the previous
+		// agent process forked as it died may still come up in it, and the next one spawned
+		// there finds it. In a new folder there would be two.
 		return a.readmit(t)
 	case gone && err == nil && !mayHaveRun(told):
-		t.removeDirs() // it waited in vain for a start, and left
+		t.removeDirs() // it never got a start, and exited
 		return nil
-	case attachErr != nil && !gone: // else attend sees to it
+	case attachErr != nil && !gone: // else attend does that
 		a.cfg.Logger.Error("attach to shim", "job", key.Job, "error", attachErr)
 	}
 	t.kept = true
@@ -109,9 +109,9 @@ func (a *Agent) reattach(name string) error {
 	}
 	t.replaying = false
 	t.entry.Phase = max(t.entry.Phase, launcher.PhasePrepared)
-	t.entry.Suspended = shim.Suspended(told) // nothing has noted that; the kernel knows
+	t.entry.Suspended = shim.Suspended(told) // no event says that; the kernel knows
 	if t.entry.Phase != launcher.PhaseEnded {
-		if err := a.refilter(key); err != nil {
+		if err := a.restoreFilter(key); err != nil {
 			a.cfg.Logger.Error("read packet filter", "job", key.Job, "error", err)
 		}
 	}
@@ -126,7 +126,8 @@ func (a *Agent) reattach(name string) error {
 		a.cfg.Logger.Error("read ports", "job", key.Job, "error", err)
 	}
 	if t.assignment != nil && t.entry.Phase != launcher.PhaseEnded {
-		// Where somebody took it meanwhile nothing can be done: it has been told.
+		// If another process took it meanwhile nothing can be done: the port was already
+		// announced.
 		if t.hold, err = holdAgain(*t.assignment, ports{port: t.entry.Port, own: t.entry.Ports}, t.hasBegun); err != nil {
 			a.cfg.Logger.Warn("hold port again", "job", t.key.Job, "error", err)
 		}
@@ -134,8 +135,8 @@ func (a *Agent) reattach(name string) error {
 	return a.readmit(t)
 }
 
-// hasBegun tells whether the journal knows of a rank of a step. One whose shim was told to
-// start, and has said nothing yet, lets its ports go with the next Start.
+// hasBegun reports whether the journal knows a rank of a step. A shim that was told to
+// start, and has written nothing yet, releases its ports with the next Start.
 func (t *attempt) hasBegun(step int) bool {
 	if !t.assignment.Spec.Stepped() {
 		return t.entry.Phase != launcher.PhasePrepared
@@ -169,9 +170,9 @@ func parseKey(name string) (launcher.Key, error) {
 	return k, nil
 }
 
-// attend passes on what the shim's journal tells from a number on, until its
-// last word. When the connection breaks it finds the shim again; when the shim
-// is dead it buries the attempt.
+// attend passes on the events of the shim's journal from a number on, until the last one.
+// When the connection breaks it finds the shim again; when the shim is dead it reaps what
+// is left.
 func (t *attempt) attend(ctx context.Context, client *shim.Client, from int) {
 	for {
 		var err error
@@ -186,11 +187,11 @@ func (t *attempt) attend(ctx context.Context, client *shim.Client, from int) {
 		}
 		if err != nil && errors.Is(err, shim.ErrGone) && ctx.Err() == nil {
 			t.a.cfg.Logger.Error("shim lost", "job", t.key.Job, "error", err)
-			err = t.bury(ctx, from)
+			err = t.reapDead(ctx, from)
 		}
 		if errors.Is(err, shim.ErrStuck) {
 			_ = t.tell(ctx, shim.Event{Kind: shim.Stuck, Rank: shim.AllRanks,
-				Why: err.Error()}) // by no journal: without a number
+				Why: err.Error()}) // in no journal, hence without a number
 		}
 		if err == nil || ctx.Err() != nil {
 			return
@@ -211,10 +212,10 @@ func (t *attempt) tell(ctx context.Context, ev shim.Event) error {
 	}
 }
 
-// bury ends what a dead shim left behind and tells its journal to the end. It
-// fails, and says nothing, as long as a process of the attempt lives: Ended is a
-// promise that others build on.
-func (t *attempt) bury(ctx context.Context, from int) error {
+// reapDead ends what a dead shim left behind and passes its journal on to the end. As long as a
+// process of the attempt is alive it fails and reports nothing: Ended is a promise that
+// others build on.
+func (t *attempt) reapDead(ctx context.Context, from int) error {
 	reap, cancel := context.WithTimeout(ctx, reapWait)
 	defer cancel()
 	if err := shim.Reap(reap, t.dir); err != nil {
@@ -225,11 +226,11 @@ func (t *attempt) bury(ctx context.Context, from int) error {
 		return err
 	}
 	if len(told) == 0 && from > 1 {
-		return fmt.Errorf("journal in %s is gone: its ranks may live", t.dir)
+		return fmt.Errorf("journal in %s is gone: its ranks may still run", t.dir)
 	}
-	if len(told) == 0 { // it was never told to start: Reap adds nothing then
+	if len(told) == 0 { // it never got a start: Reap adds nothing then
 		told = []shim.Event{{Seq: from, Time: time.Now(), Kind: shim.Ended, Rank: shim.AllRanks,
-			Why: "its shim died: see the kernel's log, and prepare again"}}
+			Why: "its shim died before the start: see the kernel's log"}}
 	}
 	for _, ev := range told[min(max(from, 1)-1, len(told)):] {
 		if err := t.tell(ctx, ev); err != nil {
@@ -239,7 +240,7 @@ func (t *attempt) bury(ctx context.Context, from int) error {
 	return nil
 }
 
-// pause waits, and tells whether there is a reason to go on.
+// pause waits, and reports whether to go on.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):

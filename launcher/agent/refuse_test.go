@@ -36,7 +36,7 @@ func TestRefusalsNameTheThingAndTheRemedy(t *testing.T) {
 		"no such workdir": {stage(func(s *launcher.Stage) { s.Workdir = "/no/such/place" }),
 			[]string{"working directory /no/such/place: not found", "--workdir"}},
 		"workdir is a file": {stage(func(s *launcher.Stage) { s.Workdir = "/etc/passwd" }),
-			[]string{"working directory /etc/passwd: is no directory", "--workdir"}},
+			[]string{"working directory /etc/passwd: not a directory", "--workdir"}},
 		"workdir below a file": {stage(func(s *launcher.Stage) { s.Workdir = "/etc/passwd/x" }),
 			[]string{"working directory /etc/passwd/x: not a directory"}},
 		"no such user": {func(a *launcher.Assignment) { a.Spec.User = "nobodyatall" },

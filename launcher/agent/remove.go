@@ -10,9 +10,9 @@ import (
 	"slices"
 )
 
-// removeTree removes what ranks may have written into. os.RemoveAll holds a descriptor
-// for each folder inside a folder, and ranks can make more of these than the agent has
-// descriptors, which are raft's too; rm(1) holds few, whatever the depth.
+// removeTree removes what ranks may have written into. os.RemoveAll holds a descriptor for
+// each level of folders, and ranks can nest more than the agent has descriptors, which raft
+// needs too; rm(1) holds few, whatever the depth.
 func removeTree(path string) error {
 	entries, _ := os.ReadDir(path)
 	if !slices.ContainsFunc(entries, fs.DirEntry.IsDir) {

@@ -16,18 +16,19 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// secretsDir is where an attempt's ranks find theirs: in memory, and gone with them.
+// secretsDir is where an attempt's ranks find their secrets: in memory, and removed with
+// the attempt.
 func (a *Agent) secretsDir(k launcher.Key) string {
 	return filepath.Join(a.cfg.RunDir, "secrets", k.String())
 }
 
-// laySecrets opens a job's secrets and lays them out for its user alone.
+// laySecrets opens a job's secrets and writes them for its user alone.
 func (a *Agent) laySecrets(as launcher.Assignment, who login.User) error {
 	if len(as.Spec.Secrets) == 0 {
 		return nil
 	}
 	dir := a.secretsDir(as.Key)
-	// Its user passes through; who has which secrets is nobody else's business.
+	// The user may pass through, and nobody may list who has which secrets.
 	if err := os.Mkdir(filepath.Dir(dir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("lay out secrets: %w", err)
 	}
@@ -61,8 +62,9 @@ func giveFile(path string, content []byte, who login.User) error {
 	return errors.Join(err, f.Close(), who.Own(path))
 }
 
-// secretEnv reads back what prepare has laid out, be it in an earlier incarnation. The folder is the
-// user's by now: it is read with the user's rights, and nothing is followed or waited for there.
+// secretEnv reads back what prepare has written, perhaps before a restart. The folder
+// belongs to the user by now: it is read with the user's rights, and no link or pipe is
+// followed there.
 func (a *Agent) secretEnv(as launcher.Assignment, who login.User) (map[string]string, error) {
 	env := map[string]string{}
 	for _, s := range as.Spec.Secrets {
@@ -74,13 +76,13 @@ func (a *Agent) secretEnv(as launcher.Assignment, who login.User) (map[string]st
 		if err != nil {
 			return nil, fmt.Errorf("read secret %s: %w", s.Name, err)
 		}
-		// A file that holds a token ends its line, which is no part of the token.
+		// A file that holds a token ends with a newline, which is no part of the token.
 		env[s.Name] = string(bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r")))
 	}
 	return env, nil
 }
 
-// readPlain reads a file, and nothing else that is called so.
+// readPlain reads a regular file, and refuses anything else.
 func readPlain(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -113,7 +115,7 @@ func (a *Agent) dropSecrets(k launcher.Key) {
 	}
 }
 
-// sweepSecrets removes those of attempts that ended while no agent was there.
+// sweepSecrets removes the secrets of attempts that ended while no agent ran.
 func (a *Agent) sweepSecrets() {
 	entries, _ := os.ReadDir(filepath.Dir(a.secretsDir(launcher.Key{})))
 	a.mu.Lock()

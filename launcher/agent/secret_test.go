@@ -77,7 +77,7 @@ func TestSecretsRefused(t *testing.T) {
 	}{
 		"on a disk": {func(c *Config) { inMemory(t)(c); c.RunDir = filepath.Join(onDisk(t), "run") }, good,
 			"not in memory: mount a tmpfs"},
-		"unknown here": {func(*Config) {}, good, "takes no --secret"},
+		"unknown here": {func(*Config) {}, good, "takes no secrets"},
 		"unopened": {inMemory(t), launcher.SealedSecret{Name: "HF_TOKEN", Box: []byte("broken")},
 			"secret HF_TOKEN: it does not open here"},
 	} {

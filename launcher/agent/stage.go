@@ -13,23 +13,23 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/preflight"
 )
 
-// stageDir is where a job's files are laid out on this node.
+// stageDir is the folder of a job's files on this node.
 func (a *Agent) stageDir(id launcher.JobID) string {
 	return filepath.Join(a.cfg.StageDir, string(id), "tree")
 }
 
-// bring has what a job brings along laid out here, before anything looks for it.
+// bring lays out the files that a job brings, before anything looks for them.
 func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 	if as.Spec.Staged == nil {
 		return nil
 	}
 	if a.cfg.Files == nil || a.cfg.StageDir == "" {
-		return errors.New("this node takes no --stage files: leave it out")
+		return errors.New("this node takes no --stage files: leave --stage out")
 	}
 	if !a.isThere(as) {
 		need := as.Spec.Staged.Bytes // the job's own copy
 		if as.Spec.Staged.From != as.Node {
-			need *= 2 // and the content, which has yet to come
+			need *= 2 // and the content, which has yet to be fetched
 		}
 		if err := preflight.RoomToStage(a.cfg.StageDir, need); err != nil {
 			return err
@@ -42,8 +42,8 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 	return a.cfg.Files.Bring(ctx, as, who.UID, who.GID)
 }
 
-// atStage puts an assignment where its files are on this node: in each node's
-// own state folder, which the spec cannot name.
+// atStage sets the paths of an assignment to where its files are on this node: in the
+// node's own state folder, which the spec cannot name.
 func (a *Agent) atStage(as launcher.Assignment) launcher.Assignment {
 	if as.Spec.Staged == nil {
 		return as
@@ -61,8 +61,8 @@ func (a *Agent) atStage(as launcher.Assignment) launcher.Assignment {
 	return as
 }
 
-// isThere is false in a dry run of a job that would bring its files first: what
-// is among them cannot be looked for.
+// isThere is false in a dry run of a job that would bring files: what is among them cannot
+// be checked yet.
 func (a *Agent) isThere(as launcher.Assignment) bool {
 	if as.Spec.Staged == nil {
 		return true
@@ -71,9 +71,9 @@ func (a *Agent) isThere(as launcher.Assignment) bool {
 	return err == nil
 }
 
-// dropCache frees the page cache for a job that takes the GPU, whose memory is
-// the machine's: what the kernel would give back page by page under the first
-// large allocation is then free at once. Another job may live off the cache.
+// dropCache frees the page cache for a job that takes the GPU, which shares the machine's
+// memory: it is then free at once, where the kernel would give it back page by page under
+// the first large allocation. Not while another job runs, which may rely on the cache.
 func (a *Agent) dropCache(as launcher.Assignment) {
 	st := as.Spec.MainStage()
 	if a.cfg.DropCache == nil || !st.GPU || as.Spec.Share || as.Spec.KeepCache || !a.alone(as.Key) {
@@ -86,7 +86,7 @@ func (a *Agent) dropCache(as launcher.Assignment) {
 	a.cfg.Logger.Info("page cache dropped", "job", as.Job)
 }
 
-// alone tells whether no other attempt is on this node.
+// alone reports whether no other attempt is on this node.
 func (a *Agent) alone(k launcher.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

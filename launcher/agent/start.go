@@ -13,13 +13,13 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// obeyStart lets the ranks go. The phase rises before the shim is told: from
-// here on a rank may have been exec'd, whatever happens to us.
+// obeyStart starts the ranks. The phase rises before the shim is called: from here on a
+// rank may have been exec'd, whatever happens to this process.
 func (t *attempt) obeyStart(ctx context.Context, s launcher.Start) {
 	more := t.entry.Phase == launcher.PhaseStarted && t.assignment != nil && t.assignment.Spec.Stepped() &&
 		!t.steps[s.Step]
 	if t.entry.Phase != launcher.PhasePrepared && !more {
-		return // told before, or ended
+		return // started before, or ended
 	}
 	t.steps[s.Step] = true
 	keep := s.Port != t.entry.Port
@@ -28,7 +28,7 @@ func (t *attempt) obeyStart(ctx context.Context, s launcher.Start) {
 	})
 	t.hold.letGo(s.Step)
 	begun, as, plan, client := t.begun, t.assignment, t.plan, t.shim
-	go func() { // joined by begun; it may hang on a disk, and then nobody waits for it
+	go func() { // its result goes to begun; if a disk hangs it is not waited for
 		var err error
 		if keep {
 			err = writePort(t.dir, s.Port)
@@ -40,7 +40,7 @@ func (t *attempt) obeyStart(ctx context.Context, s launcher.Start) {
 	}()
 }
 
-// start has the shim exec the ranks. It runs beside the loop.
+// start makes the shim exec the ranks. It runs beside the loop.
 func (t *attempt) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client,
 	s launcher.Start) error {
 	ranks, err := t.outfit(ctx, as, plan, s.Step, ports{port: s.Port, head: s.HeadPorts})
@@ -61,13 +61,13 @@ func (t *attempt) start(ctx context.Context, as *launcher.Assignment, plan *prep
 	return client.Start(ctx, ranks)
 }
 
-// outfit is what the shim is to exec of a step. It runs beside the loop.
+// outfit makes the ranks of a step as the shim is to exec them. It runs beside the loop.
 func (t *attempt) outfit(ctx context.Context, as *launcher.Assignment, plan *prepared, step int,
 	at ports) (ranks []shim.Rank, err error) {
 	if as == nil {
 		return nil, fmt.Errorf("the assignment in %s is unreadable: see the agent's log", t.dir)
 	}
-	if plan == nil { // prepared in this agent's previous incarnation
+	if plan == nil { // prepared before a restart of the agent
 		if plan, err = t.a.surroundings(ctx, *as); err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (t *attempt) outfit(ctx context.Context, as *launcher.Assignment, plan *pre
 		}
 	}
 	if contained := as.Spec.MainStage().Container != nil; contained != (plan.container != nil) {
-		return nil, fmt.Errorf("what was prepared in %s is of another kind than its job: launch it again", t.dir)
+		return nil, fmt.Errorf("what was prepared in %s does not fit its job: launch it again", t.dir)
 	}
 	if at.own, err = readOwn(t.dir); err != nil {
 		return nil, err
@@ -100,26 +100,26 @@ func (t *attempt) outfit(ctx context.Context, as *launcher.Assignment, plan *pre
 
 func (t *attempt) startDone(ctx context.Context, err error) {
 	if err == nil || t.ending || t.entry.Phase == launcher.PhaseEnded || ctx.Err() != nil {
-		return // who is being ended has refused nothing
+		return // an attempt that is being ended has refused nothing
 	}
 	t.a.cfg.Logger.Error("start ranks", "job", t.key.Job, "error", err)
 	t.refuse(fmt.Sprintf("start ranks: %v", err))
 }
 
-// obeyAgain has a rank begin its next incarnation, once nothing of the last one is left. What keeps it
-// from that is told as that incarnation's end.
+// obeyAgain starts a rank's next incarnation, once nothing of the last one is left. What
+// prevents that is reported as that incarnation's exit.
 func (t *attempt) obeyAgain(ctx context.Context, beside *sync.WaitGroup, again launcher.Again) {
 	i, known := t.at[again.Rank]
 	if t.entry.Phase != launcher.PhaseStarted || t.ending || t.assignment == nil || !known || !t.replaces(again.Rank) {
 		return
 	}
 	if now := t.entry.Ranks[i]; now.Again >= again.Again || now.State != launcher.RankEnded {
-		return // told before
+		return // ordered before
 	}
 	t.a.cfg.Logger.Info("start rank again", "job", t.key.Job, "rank", again.Rank, "again", again.Again)
 	as, plan, client := t.assignment, t.plan, t.shim
 	beside.Go(func() {
-		err := t.bringBack(ctx, as, plan, client, again)
+		err := t.startAgain(ctx, as, plan, client, again)
 		if err != nil && ctx.Err() == nil && !errors.Is(err, shim.ErrEnded) {
 			_ = t.tell(ctx, shim.Event{Kind: shim.Exited, Rank: again.Rank, Again: again.Again, Time: time.Now(),
 				Exit: &launcher.Exit{Error: fmt.Sprintf("start rank again: %v", err)}})
@@ -127,7 +127,7 @@ func (t *attempt) obeyAgain(ctx context.Context, beside *sync.WaitGroup, again l
 	})
 }
 
-func (t *attempt) bringBack(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client,
+func (t *attempt) startAgain(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client,
 	again launcher.Again) error {
 	step, _, _ := as.Local(again.Rank - as.FirstRank)
 	ranks, err := t.outfit(ctx, as, plan, step, ports{port: again.Port, head: again.HeadPorts})
@@ -137,7 +137,7 @@ func (t *attempt) bringBack(ctx context.Context, as *launcher.Assignment, plan *
 	ranks = slices.DeleteFunc(ranks, func(r shim.Rank) bool { return r.Rank != again.Rank })
 	for i := range ranks {
 		ranks[i].Again = again.Again
-		if c := ranks[i].Container; c != nil { // an engine gives a name once, and so do we a folder
+		if c := ranks[i].Container; c != nil { // an engine uses a container name once, and we a folder
 			c.Spec.Name += fmt.Sprintf("-again%d", again.Again)
 			c.Spec.HandDir += fmt.Sprintf("-again%d", again.Again)
 		}
@@ -150,7 +150,7 @@ func (t *attempt) bringBack(ctx context.Context, as *launcher.Assignment, plan *
 	return client.Again(ctx, ranks)
 }
 
-// replaces tells whether a rank may have another incarnation.
+// replaces reports whether a rank may have another incarnation.
 func (t *attempt) replaces(rank int) bool {
 	if t.assignment == nil || t.assignment.Spec.MaxRestarts == 0 || !t.assignment.Spec.Stepped() {
 		return false

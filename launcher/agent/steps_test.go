@@ -84,7 +84,7 @@ func TestSteps(t *testing.T) {
 		t.Errorf("started step %d", ev.Step)
 	}
 	n.ask(0)
-	n.probed(`its word: rank 0 has written no line with "^up on \\d+" yet`)
+	n.probed(`its word: rank 0 has not written a line with "^up on \\d+" yet`)
 	if e := n.entry(key); len(e.Ranks) != 1 || e.Ranks[0].Rank != 0 {
 		t.Errorf("before the first step is ready these run: %+v", e.Ranks)
 	}
@@ -211,8 +211,8 @@ func TestPortThatIsTaken(t *testing.T) {
 	n.hear(launcher.Ended)
 	n.a.mu.Lock()
 	defer n.a.mu.Unlock()
-	if len(n.a.lentPorts) > 0 {
-		t.Errorf("counted as held: %v", n.a.lentPorts)
+	if len(n.a.heldPorts) > 0 {
+		t.Errorf("counted as held: %v", n.a.heldPorts)
 	}
 }
 
@@ -237,7 +237,8 @@ func TestPortOfAnotherJob(t *testing.T) {
 		n.prepare(second)
 		if ev := n.hear(launcher.Refused); ev.Key != second.Key ||
 			!strings.Contains(ev.Text,
-				fmt.Sprintf("port web: port %d is job %s's here (`sparkrun ps %[2]s`): end that, or choose another port", port, job)) {
+				fmt.Sprintf("port web: job %[2]s has port %[1]d here (`sparkrun ps %[2]s`): end that job, or choose "+
+					"another port", port, job)) {
 			t.Errorf("%s: refused %s with %q", when, ev.Key, ev.Text)
 		}
 		n.end(second.Key, 0)
@@ -278,7 +279,7 @@ func TestLogProbeReadsLaterParts(t *testing.T) {
 	n.hear(launcher.Prepared)
 	n.begin(0)
 	n.ask(0)
-	n.probed(`its word: rank 0 has written no line with "^up at last$" yet`)
+	n.probed(`its word: rank 0 has not written a line with "^up at last$" yet`)
 	n.pass(0)
 	n.probed("")
 	n.end(key, 0)

@@ -16,20 +16,20 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-// secrets are passwords and passphrases of one run, in memory only. Each is asked
-// for once and then used for all hosts.
+// secrets are the passwords and passphrases of one run, in memory only. Each is asked for
+// once and then used for all hosts.
 type secrets struct {
 	given *string
 	ask   *Ask
-	mu    *sync.Mutex // that of vouching: questions do not overlap
+	mu    *sync.Mutex // shared with hostKeys: questions do not overlap
 	has   map[string]string
 	many  bool // there is more than one host
 }
 
 var errWrongPassword = errors.New("the password is wrong")
 
-// password gives that of a user; what is what it is for. wrong is one that this host
-// did not take; nil on the first try.
+// password gives a user's password; what says what it is for. wrong is one that this host
+// refused; nil for the first attempt.
 func (s *secrets) password(ctx context.Context, user, host, what string, wrong *string) (string, error) {
 	if s.given != nil {
 		if wrong != nil {
@@ -56,7 +56,7 @@ func (s *secrets) get(ctx context.Context, name, prompt string, wrong *string) (
 		}
 		return "", fmt.Errorf("the %s: %w (--password-file gives it)", name, ErrNobodyToAsk)
 	}
-	if wrong != nil { // or it would look as if nothing had been typed
+	if wrong != nil { // else it would look as if nothing had been typed
 		prompt = "that was wrong; " + prompt
 	}
 	v, err := s.ask.Secret(ctx, prompt)
@@ -67,7 +67,7 @@ func (s *secrets) get(ctx context.Context, name, prompt string, wrong *string) (
 	return v, nil
 }
 
-// auth is how we prove who we are: keys first, then a password.
+// auth is how we authenticate: keys first, then a password.
 func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done func())) (methods []ssh.AuthMethod,
 	closeAgent func()) {
 	var held agent.ExtendedAgent
@@ -87,7 +87,7 @@ func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done fu
 		}
 	}
 	plain, asked := password(), password()
-	// x/crypto tries each kind of method once: all keys must be in one.
+	// x/crypto uses each kind of method once: all keys must be in one.
 	return []ssh.AuthMethod{
 		ssh.PublicKeysCallback(func() ([]ssh.Signer, error) { return s.signers(ctx, e, held, thinking), nil }),
 		ssh.RetryableAuthMethod(ssh.PasswordCallback(plain), 3),
@@ -96,7 +96,7 @@ func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done fu
 			answers := make([]string, len(questions))
 			for i := range questions {
 				if echos[i] {
-					return nil, fmt.Errorf("the host asks %q, which is no password", questions[i])
+					return nil, fmt.Errorf("the host asks %q, and not for a password", questions[i])
 				}
 				var err error
 				if answers[i], err = asked(); err != nil {
@@ -108,13 +108,13 @@ func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done fu
 	}, closeAgent
 }
 
-// signers are the keys to try: those that were named, then the agent's others. A
-// server hangs up after some six, so what is likely comes first.
+// signers are the keys to offer: first those that were named, then the others of the agent.
+// A server disconnects after some six, so the likely ones come first.
 func (s *secrets) signers(ctx context.Context, e endpoint, held agent.ExtendedAgent,
 	thinking func() func()) []ssh.Signer {
 	var inAgent, out []ssh.Signer
 	if held != nil {
-		inAgent, _ = held.Signers() // an agent that is locked or gone has none
+		inAgent, _ = held.Signers() // an agent that is locked or gone gives none
 	}
 	has := func(key ssh.PublicKey) ssh.Signer {
 		for _, a := range inAgent {
@@ -126,7 +126,7 @@ func (s *secrets) signers(ctx context.Context, e endpoint, held agent.ExtendedAg
 	}
 	for _, path := range e.identities {
 		k, err := s.file(ctx, path, thinking)
-		if err != nil { // most of the default ones aren't there; of some the agent alone has the private half
+		if err != nil { // most default keys do not exist; of some only the agent has the private half
 			if public, err := publicOf(path); err == nil {
 				k = has(public)
 			}
@@ -152,8 +152,8 @@ func (s *secrets) signers(ctx context.Context, e endpoint, held agent.ExtendedAg
 	return out
 }
 
-// file reads a private key. One with a passphrase is opened when the host has said
-// that it would take it, so that nobody is asked in vain.
+// file reads a private key. The passphrase of one is asked for only when the host has said
+// that it would take that key.
 func (s *secrets) file(ctx context.Context, path string, thinking func() func()) (ssh.Signer, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -165,7 +165,7 @@ func (s *secrets) file(ctx context.Context, path string, thinking func() func())
 		return k, err
 	}
 	public := locked.PublicKey
-	if public == nil { // PEM of old: its public half lies beside it
+	if public == nil { // an old PEM key: its public half lies beside it
 		if public, err = publicOf(path); err != nil {
 			return nil, err
 		}

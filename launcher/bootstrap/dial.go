@@ -19,7 +19,7 @@ import (
 // dialer opens connections for all hosts of a run.
 type dialer struct {
 	settings *settings
-	vouching vouching
+	keys     hostKeys
 	secrets  *secrets
 }
 
@@ -36,12 +36,12 @@ func newDialer(s SSH) (*dialer, error) {
 	questions := &sync.Mutex{}
 	return &dialer{
 		settings: files,
-		vouching: vouching{accept: s.Accept, ask: s.Ask, mu: questions},
+		keys:     hostKeys{accept: s.Accept, ask: s.Ask, mu: questions},
 		secrets:  &secrets{given: s.Password, ask: s.Ask, mu: questions, has: map[string]string{}},
 	}, nil
 }
 
-// remote is a connection to a host, and those it goes through.
+// remote is a connection to a host, with those to its jump hosts.
 type remote struct {
 	*ssh.Client
 	at      endpoint
@@ -80,12 +80,12 @@ func (d *dialer) dial(ctx context.Context, t target) (*remote, error) {
 		}
 		r.Client = c
 	}
-	r.beaten.Go(r.heart)
+	r.beaten.Go(r.keepAlive)
 	return r, nil
 }
 
-// hops are the connections to open, one through the other, the last to e itself.
-// Only the first jump's own ProxyJump counts, as with ssh -J.
+// hops are the connections to open, each through the one before, the last to e itself. Only
+// the first jump's own ProxyJump counts, as with ssh -J.
 func (d *dialer) hops(e endpoint, depth int) ([]endpoint, error) {
 	if depth > maxJumps {
 		return nil, fmt.Errorf("ssh_config: ProxyJump of %s: more than %d hops: does it lead in a circle?", e.host, maxJumps)
@@ -120,13 +120,13 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 		if dialCtx.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("no answer within %s", dialTimeout)
 		} else if _, ok := errors.AsType[*net.DNSError](err); ok {
-			err = fmt.Errorf("no address is known of that name: give one, such as zeta@10.0.0.2, or name it in "+
+			err = fmt.Errorf("that name has no known address: give one, such as zeta@10.0.0.2, or name it in "+
 				"~/.ssh/config (%w)", err)
 		}
 		return nil, fmt.Errorf("connect to %s: %w", e.addr(), err)
 	}
-	// The host may be silent for dialTimeout; a person may think for longer.
-	// (A timer and not a deadline: a connection through a jump host has none.)
+	// The host may be silent for dialTimeout; a person may think for longer. (A timer and
+	// not a deadline: a connection through a jump host has none.)
 	silent := time.AfterFunc(dialTimeout, func() { conn.Close() })
 	defer silent.Stop()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -134,8 +134,8 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 		silent.Stop()
 		return func() { silent.Reset(dialTimeout) }
 	}
-	var verdict error // what we said of the key; x/crypto wraps it as text only
-	algos, verify, err := d.vouching.check(ctx, e, thinking)
+	var verdict error // our own error about the key; x/crypto wraps it as text only
+	algos, verify, err := d.keys.check(ctx, e, thinking)
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -159,7 +159,7 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 	case verdict != nil:
 		return nil, verdict
 	case strings.Contains(err.Error(), "unable to authenticate"):
-		return nil, fmt.Errorf("log in to %s as %s: the host takes none of the keys and passwords that were tried: %w",
+		return nil, fmt.Errorf("log in to %s as %s: the host accepts none of the keys and passwords that were offered: %w",
 			e.host, e.user, bare(err))
 	case !silent.Stop():
 		return nil, fmt.Errorf("log in to %s: it was silent for %s", e.addr(), dialTimeout)
@@ -167,7 +167,7 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 	return nil, fmt.Errorf("log in to %s as %s: %w", e.host, e.user, bare(err))
 }
 
-// bare takes x/crypto's own prefixes off.
+// bare strips x/crypto's own prefixes.
 func bare(err error) error {
 	text := err.Error()
 	for _, prefix := range []string{"ssh: handshake failed: ", "ssh: "} {
@@ -176,10 +176,10 @@ func bare(err error) error {
 	return errors.New(text)
 }
 
-// The heart: a host that loses its power sends no end of the connection.
+// Keepalives: a host that loses its power does not close the connection.
 const heartbeat = 15 * time.Second
 
-func (r *remote) heart() {
+func (r *remote) keepAlive() {
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for {
@@ -226,8 +226,8 @@ func (r *remote) closeHops() {
 // maxAnswer bounds what is kept of a command's output, in bytes.
 const maxAnswer = 4 << 20
 
-// run runs a command line by the login's shell. The error has the last words of
-// its standard error.
+// run runs a command line in the login's shell. The error has the last lines of its
+// standard error.
 func (r *remote) run(ctx context.Context, timeout time.Duration, command string, stdin io.Reader) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -238,7 +238,7 @@ func (r *remote) run(ctx context.Context, timeout time.Duration, command string,
 	defer session.Close()
 	var out, errs limited
 	session.Stdin, session.Stdout, session.Stderr = stdin, &out, &errs
-	// Without this a host that reads nothing would hold us in Run.
+	// Without this a host that reads nothing would block Run.
 	defer context.AfterFunc(ctx, func() { session.Close(); r.Client.Close() })()
 	if err = session.Run(command); err == nil {
 		return out.String(), nil
@@ -253,10 +253,10 @@ func (r *remote) run(ctx context.Context, timeout time.Duration, command string,
 	if !errors.As(err, &exit) {
 		return out.String(), fmt.Errorf("the connection was lost: %w", bare(err))
 	}
-	return out.String(), &commandError{code: exit.ExitStatus(), words: lastWords(errs.String())}
+	return out.String(), &commandError{code: exit.ExitStatus(), words: lastLines(errs.String())}
 }
 
-// commandError is a command that has failed there.
+// commandError is a command that failed on the host.
 type commandError struct {
 	code  int
 	words string
@@ -269,12 +269,12 @@ func (e *commandError) Error() string {
 	return e.words
 }
 
-// lastWords are the last three lines of an error output, in one.
-func lastWords(text string) string {
+// lastLines are the last three lines of an error output, in one.
+func lastLines(text string) string {
 	var lines []string
 	for _, line := range strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
 		line = strings.TrimPrefix(strings.TrimSpace(plain.Line(line)), "sparkrun: ")
-		if line != "" && !strings.HasPrefix(line, "sudo: unable to resolve host") { // said of every command, and harmless
+		if line != "" && !strings.HasPrefix(line, "sudo: unable to resolve host") { // harmless, with every command
 			lines = append(lines, line)
 		}
 	}

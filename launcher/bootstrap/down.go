@@ -11,31 +11,31 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// entry ends where the host can be changed.
+// entry leads to where the host can be changed.
 var entry = []step{
 	{"connect", true, always("log in"), nil, (*host).connect},
 	{"look", true, always("look at it"), nil, (*host).look},
 	{"sudo", true, (*host).sudoToDo, always("root logs in"), (*host).becomeRoot},
 }
 
-// departure comes between the two for a host that is to leave its cluster: not before
-// it is known that the rest can be done.
+// departure comes between the two for a host that is to leave its cluster: not before it is
+// known that the rest can be done.
 var departure = []step{{"out", false, always("take it out of its cluster"), nil, (*host).takeOut}}
 
-// removal makes a host bare again. It must be in no cluster by then: what takes it
-// out revokes its certificate, and that is not done here.
+// removal makes a host bare again. By then it must be in no cluster: leaving one revokes
+// its certificate, which is not done here.
 var removal = []step{
 	{"member", true, always("see that it is in no cluster"), nil, (*host).lookNoMember},
 	{"remove", false, (*host).removeToDo, always("there is nothing"), (*host).remove},
 }
 
-// outPatience is for an agent that has heard that it is out, and ends.
+// outPatience is how long an agent that was removed from its cluster may take to stop.
 const outPatience = 30 * time.Second
 
-// Down takes off the hosts what Up has brought: unit, program, group, and all that
-// the agent has kept, output of jobs included. Of Config it uses Targets, SSH,
-// ClusterOf, Out, DryRun and Tell. A host that is in a cluster, or on which ranks run, is
-// refused, and stops no other.
+// Down removes from the hosts what Up has brought: unit, program, group, and all files of
+// the agent, output of jobs included. Of Config it uses Targets, SSH, ClusterOf, Out,
+// DryRun and Tell. A host that is in a cluster, or on which ranks run, is refused; the
+// others go on.
 func Down(ctx context.Context, cfg Config) ([]Result, error) {
 	hosts, end, err := start(cfg)
 	if err != nil {
@@ -52,7 +52,7 @@ func Down(ctx context.Context, cfg Config) ([]Result, error) {
 
 var errPackaged = errors.New("a package has installed sparkrun there: `sudo apt purge sparkrun` removes it")
 
-// takeOut ends when the host's agent has given up its membership.
+// takeOut returns when the host's agent has given up its membership.
 func (h *host) takeOut(ctx context.Context) error {
 	if h.facts.packaged != "" {
 		return errPackaged
@@ -62,7 +62,7 @@ func (h *host) takeOut(ctx context.Context) error {
 	}
 	wait := "while [ -e " + memberPath + " ]; do sleep 0.2; done"
 	if _, err := h.asRoot(ctx, outPatience, wait, nil); err != nil {
-		return fmt.Errorf("its cluster has let it go, but its agent keeps %s: run `sudo sparkrun leave --force` "+
+		return fmt.Errorf("its cluster has removed it, and its agent keeps %s: run `sudo sparkrun leave --force` "+
 			"there, then `sparkrun down %s`: %w", memberPath, h.target, err)
 	}
 	return nil
@@ -97,7 +97,7 @@ func (h *host) removeToDo() string {
 	return "remove agent, program, group and " + statePath
 }
 
-// remove begins with what keeps the rest in use; after a failure it can be run again.
+// remove begins with what uses the rest; after a failure it can be run again.
 func (h *host) remove(ctx context.Context) error {
 	script := "systemctl stop " + rollbackUnit + ".timer 2>/dev/null; if [ -e " + unitPath + " ]; then systemctl " +
 		"disable --now sparkrun || exit; fi; " +

@@ -17,15 +17,17 @@ const (
 	statePath  = "/var/lib/sparkrun"
 	memberPath = statePath + "/node.json"
 	groupName  = "sparkrun"
-	// packagedUnits are those that a package brings; what a package has installed is its own to change.
+	// packagedUnits are the units that a package installs; what a package has installed is
+	// not changed.
 	packagedUnits = "/usr/lib/systemd/system/sparkrun.service /lib/systemd/system/sparkrun.service"
 )
 
-// prologue makes each script independent of the login's profile and language.
+// prologue makes each script independent of the login's profile and locale.
 const prologue = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C; export PATH LC_ALL; " +
 	"unset CDPATH; "
 
-// factsScript is one round as the login: lines of "key value". It changes nothing.
+// factsScript reads all facts that the login can read, as lines of "key value". It changes
+// nothing.
 const factsScript = prologue + `
 say() { printf '%s %s\n' "$1" "$2"; }
 say now "$(date +%s.%N)"
@@ -70,12 +72,13 @@ type facts struct {
 	free                      map[string]int64 // bytes
 	tcp, udp                  []int            // ports in use
 	sudo, nopasswd            bool
-	skew                      time.Duration // ahead of this machine; 0 within what the way there took
-	cluster                   string        // by lookAsRoot; empty: in none
-	running                   string        // by lookAsRoot: SHA-256 of the program that the agent is; empty: not known
+	skew                      time.Duration // ahead of this machine; 0 if within the round trip
+	cluster                   string        // by lookAsRoot; empty: it is in none
+	running                   string        // by lookAsRoot: SHA-256 of the program that the agent runs; empty: not known
 }
 
-// parseFacts reads what factsScript has said between two moments of this machine.
+// parseFacts reads the output of factsScript, which ran between two moments of this
+// machine.
 func parseFacts(text string, before, after time.Time) (facts, error) {
 	f := facts{free: map[string]int64{}}
 	ended := false
@@ -149,7 +152,7 @@ func parseFacts(text string, before, after time.Time) (facts, error) {
 	return f, nil
 }
 
-// skew is how far a clock is outside of the two moments between which it was read.
+// skew is how far a clock is outside of the interval in which it was read.
 func skew(there, before, after time.Time) time.Duration {
 	switch {
 	case there.Before(before):
@@ -160,11 +163,11 @@ func skew(there, before, after time.Time) time.Duration {
 	return 0
 }
 
-// minRoom is what a host needs beside the program, in bytes: the record and some output.
+// minRoom is what a host needs besides the program, in bytes: the record and some output.
 const minRoom = 256 << 20
 
-// evaluate says why a host cannot become a node. An agent that runs there holds its
-// own ports.
+// evaluate returns why a host cannot become a node. A running agent there uses the agent's
+// ports itself.
 func (f facts) evaluate(b Binary, upgrade bool, ports []int, now time.Time) error {
 	switch {
 	case f.kernel != "Linux":
@@ -196,7 +199,7 @@ func (f facts) evaluate(b Binary, upgrade bool, ports []int, now time.Time) erro
 	switch {
 	case f.binary == b.SHA, f.active && !upgrade: // what is there already fits
 		needs["/usr/local/bin"], needs["/var/lib"] = 0, 0
-	case f.active: // the release before is kept
+	case f.active: // the old release is kept
 		needs["/var/lib"] = b.Size + 1<<20
 	}
 	for _, dir := range []string{"/usr/local/bin", "/etc/systemd/system", "/var/lib"} {
@@ -207,5 +210,5 @@ func (f facts) evaluate(b Binary, upgrade bool, ports []int, now time.Time) erro
 	return nil
 }
 
-// launches tells whether the login may use the agent's socket by its group.
+// launches reports whether the login may use the agent's socket by its group.
 func (f facts) launches() bool { return f.root || slices.Contains(f.members, f.user) }

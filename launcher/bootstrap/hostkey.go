@@ -16,18 +16,18 @@ import (
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 )
 
-// vouching decides whether a host's key is that host's. There is no way around it.
-type vouching struct {
+// hostKeys decides whether a host key belongs to its host. It cannot be bypassed.
+type hostKeys struct {
 	accept []string
 	ask    *Ask
 	// mu: one question at a time, and one write to known_hosts.
 	mu *sync.Mutex
 }
 
-// check gives the algorithms to ask a host for, and the judge of what it shows. A
-// host that is known by one kind of key must be asked for that kind: it would show
-// another that it has, too, and look like an impostor.
-func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done func())) ([]string, ssh.HostKeyCallback,
+// check gives the algorithms to ask a host for, and the callback that checks its key. A
+// host that is known by one kind of key must be asked for that kind: else it would show
+// another of its keys, and look like an impostor.
+func (v hostKeys) check(ctx context.Context, e endpoint, thinking func() (done func())) ([]string, ssh.HostKeyCallback,
 	error) {
 	db, err := known(e)
 	if err != nil {
@@ -35,7 +35,7 @@ func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done f
 	}
 	algos := db.HostKeyAlgorithms(e.keyName)
 	if len(algos) == 0 {
-		algos = firstMeeting()
+		algos = unknownHostAlgorithms()
 	}
 	return algos, func(_ string, remote net.Addr, key ssh.PublicKey) error {
 		err := db.HostKeyCallback()(e.keyName, remote, key)
@@ -48,7 +48,7 @@ func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done f
 		defer thinking()()
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		// The question may have been answered meanwhile, for another connection.
+		// Another connection may have asked meanwhile.
 		if now, err := known(e); err == nil && now.HostKeyCallback()(e.keyName, remote, key) == nil {
 			return nil
 		}
@@ -56,9 +56,9 @@ func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done f
 	}, nil
 }
 
-// firstMeeting is what a host that nobody knows is asked for: the key that ssh would
-// show, too. A certificate of an authority that nobody has named is worth nothing.
-func firstMeeting() []string {
+// unknownHostAlgorithms is what an unknown host is asked for: the key that ssh would show, too. A
+// certificate whose authority is not known proves nothing.
+func unknownHostAlgorithms() []string {
 	algos := slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys,
 		func(a string) bool { return strings.Contains(a, "-cert-") })
 	slices.SortStableFunc(algos, func(a, b string) int {
@@ -73,7 +73,7 @@ func firstMeeting() []string {
 	return algos
 }
 
-func (v vouching) unknown(ctx context.Context, e endpoint, key ssh.PublicKey) error {
+func (v hostKeys) unknown(ctx context.Context, e endpoint, key ssh.PublicKey) error {
 	print := ssh.FingerprintSHA256(key)
 	name := knownhosts.Normalize(e.keyName)
 	if !slices.Contains(v.accept, print) {
@@ -96,7 +96,7 @@ func (v vouching) unknown(ctx context.Context, e endpoint, key ssh.PublicKey) er
 // remember writes a key to known_hosts.
 func remember(e endpoint, name string, key ssh.PublicKey) error {
 	if len(e.known) == 0 {
-		return nil // UserKnownHostsFile none: accepted for this once
+		return nil // UserKnownHostsFile none: accepted for this run only
 	}
 	path := e.known[0]
 	if e.hash {
@@ -137,7 +137,7 @@ func known(e endpoint) (*knownhosts.HostKeyDB, error) {
 	return db, nil
 }
 
-// refusal says which line a host's key contradicts.
+// refusal names the line that a host's key contradicts.
 func refusal(e endpoint, key ssh.PublicKey, err error) error {
 	name := knownhosts.Normalize(e.keyName)
 	var changed *xknownhosts.KeyError
@@ -150,7 +150,7 @@ func refusal(e endpoint, key ssh.PublicKey, err error) error {
 		for _, k := range changed.Want {
 			lines = append(lines, fmt.Sprintf("%s:%d (%s)", k.Filename, k.Line, ssh.FingerprintSHA256(k.Key)))
 		}
-		return fmt.Errorf("the host key of %s has changed: it shows %s, and known is %s: somebody may be in "+
+		return fmt.Errorf("the host key of %s has changed: it shows %s, and known_hosts has %s: somebody may be in "+
 			"between; if the host was set up anew, `ssh-keygen -R %q` forgets the old key",
 			name, ssh.FingerprintSHA256(key), strings.Join(lines, ", "), name)
 	}

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// older compares two versions as dpkg does: numbers by their value, '~' before the end of a version, letters before
-// what is neither. A word that does not begin with a digit, such as dev, is neither older nor newer than another.
+// older compares two versions as dpkg does: numbers by value, '~' before the end of a
+// version, letters before other characters. A word that does not begin with a digit, such
+// as dev, is neither older nor newer than another.
 func older(a, b string) bool {
 	if !beginsWithDigit(a) || !beginsWithDigit(b) {
 		return false
@@ -42,7 +43,8 @@ func cutWhile(s string, is func(byte) bool) (head, tail string) {
 	return s, ""
 }
 
-// order is the weight of a character that is no digit; its end has that of a word.
+// order is the weight of a character that is no digit; the end of a version has the weight
+// of a word's.
 func order(s string, i int) int {
 	switch {
 	case i >= len(s):

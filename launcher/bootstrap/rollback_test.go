@@ -18,7 +18,7 @@ type fakeMembers struct {
 	mu      sync.Mutex
 	release map[string]Release // by program
 	members []*fakeMember
-	order   []string // whose agent was started anew
+	order   []string // whose agent was restarted
 }
 
 type fakeMember struct {
@@ -70,7 +70,7 @@ func (m *fakeMember) answer(command, input string) (out, errs string, code uint3
 		m.agent = m.binary
 	case has("systemctl stop " + rollbackUnit):
 		if !has(m.agent) {
-			return "", "its agent is not the program that was put there", 1
+			return "", "its agent does not run the program that was installed", 1
 		}
 		m.armed = false
 	case has("sha256sum"):
@@ -119,7 +119,7 @@ func TestUpgradeGoesBack(t *testing.T) {
 			want: want{"b a", "1.0.1 1.0.1 1.0.1", "", []string{"", "", ""}}},
 		"one in the middle does not start": {next: Release{"1.0.1", 2}, fails: "b",
 			want: want{"c b", "1.0.0 1.0.0 1.0.1", "b", []string{
-				"failed: this one is as it was", "it is damaged: release 1.0.0 is back in its place, and ready", ""}}},
+				"failed: nothing was changed here", "it is damaged: release 1.0.0 is back in its place, and ready", ""}}},
 		"an older one": {next: Release{"0.9", 2}, want: want{"", "1.0.0 1.0.0 1.0.0", "", []string{
 			"whose turn was before, failed", "whose turn was before, failed",
 			"it has release 1.0.0 (protocol 2), and 0.9 (protocol 2) is older"}}},

@@ -16,9 +16,8 @@ type rights struct {
 	password *string // nil: sudo asks for none
 }
 
-// becomeRoot finds out how, with the password that sudo takes. Nothing but the
-// password is sent to a sudo that may refuse it: it reads a second try from what
-// follows.
+// becomeRoot finds out how, with the password that sudo accepts. Only the password is sent
+// to a sudo that may refuse it: what follows would be read as the next attempt.
 func (h *host) becomeRoot(ctx context.Context) error {
 	if h.facts.root || h.facts.nopasswd {
 		h.rights = rights{root: h.facts.root}
@@ -49,7 +48,7 @@ func (h *host) becomeRoot(ctx context.Context) error {
 	return fmt.Errorf("sudo of %s: %w", h.facts.user, errWrongPassword)
 }
 
-// asRoot runs a script of ours as root. What it reads comes after sudo's password;
+// asRoot runs one of our scripts as root. Its standard input follows sudo's password;
 // nothing secret is in the command line.
 func (h *host) asRoot(ctx context.Context, timeout time.Duration, script string, stdin io.Reader) (string, error) {
 	if stdin == nil {
@@ -61,12 +60,12 @@ func (h *host) asRoot(ctx context.Context, timeout time.Duration, script string,
 	case h.rights.password == nil:
 		command = "sudo -n " + command
 	default:
-		// -k: with a password of before still good, sudo would leave ours to the script.
+		// -k: if sudo remembered a password, ours would be left for the script to read.
 		command = "sudo -k -S -p '' " + command
 		stdin = io.MultiReader(strings.NewReader(*h.rights.password+"\n"), stdin)
 	}
 	return h.run(ctx, timeout, command, stdin)
 }
 
-// quote makes one word of text for a shell.
+// quote makes text one word for a shell.
 func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

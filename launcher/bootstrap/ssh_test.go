@@ -150,7 +150,7 @@ func TestLogins(t *testing.T) {
 		"a password":                   {password: "sesame", answers: []string{"sesame"}, asked: 1},
 		"a password, at the third try": {password: "sesame", answers: []string{"a", "b", "sesame"}, asked: 3},
 		"a password, never": {password: "sesame", answers: []string{"a", "b", "c"}, asked: 3,
-			want: "takes none of the keys and passwords"},
+			want: "accepts none of the keys and passwords"},
 		"a password of a file":                 {password: "sesame", given: "sesame"},
 		"a password of a file, which is wrong": {password: "sesame", given: "a", want: errWrongPassword.Error()},
 		"a password, nobody there":             {password: "sesame", nobody: true, want: "--password-file"},

@@ -17,9 +17,9 @@ import (
 // step is one thing that is done to a host.
 type step struct {
 	name string
-	// looks: it changes nothing, and is taken with DryRun too.
+	// looks: it changes nothing, and also runs with DryRun.
 	looks bool
-	// todo says what there is to do, in words; empty: nothing, for the reason that already gives.
+	// todo says what there is to do; empty: nothing, for the reason that already gives.
 	todo    func(*host) string
 	already func(*host) string
 	do      func(*host, context.Context) error
@@ -29,7 +29,7 @@ func always(words string) func(*host) string { return func(*host) string { retur
 
 const stepCluster = "cluster"
 
-// examination is done to all hosts before any is changed.
+// examination runs on all hosts before any is changed.
 var examination = []step{
 	{"connect", true, always("log in"), nil, (*host).connect},
 	{"look", true, always("look at it"), nil, (*host).look},
@@ -38,7 +38,7 @@ var examination = []step{
 	{"member", true, always("see whether it is in a cluster"), nil, (*host).lookAsRoot},
 }
 
-// installation makes a node of a host. What is there already is left as it is.
+// installation makes a host a node. What is there already stays.
 var installation = []step{
 	{"turn", true, (*host).turnToDo, always("waits for nobody"), (*host).takeTurn},
 	{"keep", false, (*host).keepToDo, always("there is nothing to keep"), (*host).keep},
@@ -73,7 +73,7 @@ func (h *host) look(ctx context.Context) error {
 
 func (h *host) fit(context.Context) error {
 	var err error
-	// Whose machine it is matters first: a program for no other system is of use there.
+	// The system matters first: there is no program for another one.
 	if h.facts.kernel == "Linux" {
 		if h.binary, err = h.cfg.Binary(h.facts.machine); err != nil {
 			return err
@@ -120,7 +120,7 @@ func (h *host) binaryToDo() string {
 	return fmt.Sprintf("copy %s (%d MB) to %s", h.binary.Path, h.binary.Size/1e6, binaryPath)
 }
 
-// binaryIs says why there is no program to copy.
+// binaryIs says why no program is copied.
 func (h *host) binaryIs() string {
 	switch {
 	case h.facts.packaged != "":
@@ -131,8 +131,8 @@ func (h *host) binaryIs() string {
 	return "is there"
 }
 
-// putScript puts standard input in a file's place, whole or not at all: $1 file,
-// $2 mode, $3 SHA-256, $4 what it has to do when it is run, if it is a program.
+// putScript replaces a file by standard input, whole or not at all: $1 file, $2 mode, $3
+// SHA-256, $4 the arguments with which it must run, if it is a program.
 const putScript = `put() {
 	d=$(dirname "$1") && t=$(mktemp "$d/.sparkrun.XXXXXX") || exit
 	trap 'rm -f "$t"' EXIT
@@ -152,7 +152,7 @@ func (h *host) putBinary(ctx context.Context) error {
 		return err
 	}
 	defer f.Close()
-	// A member's own has another name until it is known which release it is.
+	// A member's new program has a temporary name until its release is known.
 	path := binaryPath
 	if h.otherRelease() {
 		path = nextPath
@@ -203,8 +203,8 @@ func (h *host) groupToDo() string {
 	return fmt.Sprintf("make the group %s, and %s a member of it", groupName, h.facts.user)
 }
 
-// putGroup: an agent gives its socket to those who are in the group when it
-// starts, so one that runs is started anew; ranks outlive that.
+// putGroup restarts a running agent, for an agent gives its socket to those who are in the
+// group when it starts; ranks go on.
 func (h *host) putGroup(ctx context.Context) error {
 	script := "getent group " + groupName + " >/dev/null || groupadd --system " + groupName
 	if !h.facts.root {
@@ -271,7 +271,7 @@ func (h *host) start(ctx context.Context) error {
 			script = armScript + " && " + script
 		}
 	}
-	// What systemctl itself says of a failure is only where to look.
+	// systemctl's own message about a failure only says where to look.
 	script += ` || { code=$?; journalctl -u sparkrun -n 3 -o cat --no-pager >&2; exit $code; }`
 	if _, err := h.asRoot(ctx, startTimeout, script, nil); err != nil {
 		return fmt.Errorf("start the agent: %w", err)
@@ -280,7 +280,7 @@ func (h *host) start(ctx context.Context) error {
 	return nil
 }
 
-// token has this host make one.
+// token makes this host create one.
 func (h *host) token(ctx context.Context) (Invitation, error) {
 	text, err := h.asRoot(ctx, commandTimeout, "sparkrun token create --json", nil)
 	if err != nil {
@@ -296,8 +296,8 @@ func (h *host) token(ctx context.Context) (Invitation, error) {
 	return Invitation{Addr: t.Join[0], Token: t.Token}, nil
 }
 
-// awaitReady asks as the login, not as root: it shows that this user can use the
-// agent from here on.
+// awaitReady asks as the login user, not as root, to show that this user can now use
+// the agent.
 func (h *host) awaitReady(ctx context.Context) error {
 	var last error
 	for end := time.Now().Add(readyTimeout); time.Now().Before(end); {

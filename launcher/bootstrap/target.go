@@ -13,14 +13,13 @@ import (
 	"github.com/kevinburke/ssh_config"
 )
 
-// target is a host as a person names it.
+// target is a host as the user named it.
 type target struct {
 	user, host string
 	port       int // 0: ssh_config's, or 22
 }
 
-// parseTarget reads [user@]host[:port], with an IPv6 address in brackets where a
-// port follows.
+// parseTarget reads [user@]host[:port]; an IPv6 address is in brackets if a port follows.
 func parseTarget(text string) (target, error) {
 	var t target
 	rest := text
@@ -50,8 +49,8 @@ func parseTarget(text string) (target, error) {
 
 // endpoint is what ssh_config makes of a target.
 type endpoint struct {
-	user, host string // host: where the connection goes
-	typed      string // the host as it was named
+	user, host string // host: the address of the connection
+	typed      string // the host as the user typed it
 	port       int
 	keyName    string // host:port as known_hosts has it
 	identities []string
@@ -65,7 +64,7 @@ type endpoint struct {
 
 func (e endpoint) addr() string { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
 
-// shown names it for people: as they did, and where that leads.
+// shown names the host for people: as they typed it, and its address.
 func (e endpoint) shown() string {
 	at := e.host
 	if e.port != 22 {
@@ -95,14 +94,14 @@ func openSettings(s SSH) (*settings, error) {
 		}
 		c, err := ssh_config.DecodeBytes(text)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w: give up an ssh_config without it (--ssh-config FILE)", path, err)
+			return nil, fmt.Errorf("read %s: %w: give an ssh_config without it (--ssh-config FILE)", path, err)
 		}
 		out.files = append(out.files, c)
 	}
 	return out, nil
 }
 
-// get is the first value for a host; all of them where a key may be repeated.
+// get is the first value for a host; all gives all of them where a key may be repeated.
 func (s *settings) get(host, key string) (string, error) {
 	for _, c := range s.files {
 		if v, err := c.Get(host, key); err != nil || v != "" {
@@ -159,10 +158,10 @@ func (s *settings) endpoint(t target) (endpoint, error) {
 	}
 	e.keyName = e.addr()
 	if alias := one["HostKeyAlias"]; alias != "" {
-		e.keyName = net.JoinHostPort(alias, "22") // an alias stands in known_hosts without a port
+		e.keyName = net.JoinHostPort(alias, "22") // known_hosts has an alias without a port
 	}
 	if c := one["ProxyCommand"]; c != "" && c != "none" && one["ProxyJump"] == "" {
-		return e, fmt.Errorf("ssh_config gives %s a ProxyCommand, which is not run here: use ProxyJump", t.host)
+		return e, fmt.Errorf("ssh_config gives %s a ProxyCommand, which sparkrun does not run: use ProxyJump", t.host)
 	}
 	if err := e.jumpsOf(one["ProxyJump"]); err != nil {
 		return e, err
@@ -203,7 +202,7 @@ func (s *settings) endpoint(t target) (endpoint, error) {
 	return e, nil
 }
 
-// listOf is a list of files in one value; "none" is an empty one.
+// listOf reads a list of files from one value; "none" is an empty list.
 func listOf(value string, expand func(string) string, otherwise ...string) []string {
 	switch value {
 	case "":

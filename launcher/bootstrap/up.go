@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// host is one target on its way.
+// host is one target of a run.
 type host struct {
 	*remote
 	*fleet
@@ -20,17 +20,17 @@ type host struct {
 
 	looked   bool     // whether it is in a cluster is known
 	founds   bool     // it makes the cluster
-	restart  string   // why its agent, which runs, has to be started anew; empty: it has not
-	standing standing // what its agent said of the cluster when it was looked at
+	restart  string   // why its running agent has to be restarted; empty: it has not
+	standing standing // what its agent said about the cluster when it was looked at
 	has      Release  // of its agent, or of the program there where none runs
 	next     Release  // of the program that it gets
-	// undo is what a failure from here on calls for; nil: nothing.
+	// undo is what to do if a step fails from here on; nil: nothing.
 	undo func(context.Context) error
-	// after is the member whose agent is started anew before; walked is closed when all was done to a host, or it has
-	// failed.
+	// after is the member whose agent is restarted before this one; walked is closed when
+	// all steps of a host are done, or one has failed.
 	after  *host
 	walked chan struct{}
-	// serves is closed when it can make tokens, or never will: then broken says why.
+	// serves is closed when the host can make tokens, or never will: then broken says why.
 	serves chan struct{}
 	broken error
 
@@ -42,13 +42,14 @@ type fleet struct {
 	cfg     Config
 	secrets *secrets
 	dialer  *dialer
-	// sources are members that can make tokens; cluster is theirs, empty before it is made.
+	// sources are members that can make tokens; cluster is their cluster, empty before
+	// there is one.
 	sources []*host
 	cluster string
 }
 
-// Up makes nodes of all targets. Hosts go side by side, and one that fails stops no
-// other; the results are in the order of the targets. The error is of the request
+// Up makes all targets nodes. Hosts are worked on side by side, and one that fails stops no
+// other; the results are in the order of the targets. The error is that of the request
 // itself: then no host was touched.
 func Up(ctx context.Context, cfg Config) ([]Result, error) {
 	hosts, end, err := start(cfg)
@@ -154,7 +155,8 @@ func (h *host) fail(step string, err error) {
 	h.tell(step, Failed, err.Error())
 }
 
-// settle says that this host can make tokens, or why it never will. The first word counts.
+// settle records that this host can make tokens, or why it never will. The first call
+// counts.
 func (h *host) settle(why error) {
 	select {
 	case <-h.serves:
@@ -164,9 +166,9 @@ func (h *host) settle(why error) {
 	}
 }
 
-// decide finds the cluster that all shall be in: that of this machine, else the
-// one that a host is in, else a new one by the first host. It fails the hosts
-// that are in another.
+// decide finds the cluster that all hosts are to be in: that of this machine, else one that
+// a host is in, else a new one, founded by the first host. It fails the hosts that are in
+// another cluster.
 func (r *fleet) decide(hosts []*host) {
 	if r.cfg.Cluster != nil {
 		r.cluster = r.cfg.Cluster.ID
@@ -200,8 +202,8 @@ func (r *fleet) decide(hosts []*host) {
 		}
 		return
 	}
-	// Nobody is in a cluster, as far as is known. A host that could not be looked
-	// at may be: a second cluster beside its own would be worse than waiting for it.
+	// No host is known to be in a cluster. One that could not be looked at may be in one:
+	// to found a second cluster beside its own would be worse than to wait for it.
 	for i, h := range hosts {
 		if h.result.Error == "" {
 			h.founds = true
@@ -218,7 +220,7 @@ func (r *fleet) decide(hosts []*host) {
 			for _, other := range hosts[i+1:] {
 				if other.result.Error == "" {
 					other.fail(stepCluster, fmt.Errorf("no cluster is known to join, and %s, which comes first, "+
-						"may be in one and could not be looked at: mend it, or name another host first", h.target))
+						"may be in one and could not be looked at: repair it, or name another host first", h.target))
 				}
 			}
 			return
@@ -226,7 +228,7 @@ func (r *fleet) decide(hosts []*host) {
 	}
 }
 
-// invite gives an invitation into the cluster, by the first who can make one.
+// invite makes an invitation into the cluster, on the first host that can.
 func (h *host) invite(ctx context.Context) (Invitation, error) {
 	if h.cfg.Cluster != nil {
 		return h.cfg.Cluster.Invite(ctx)
@@ -248,5 +250,5 @@ func (h *host) invite(ctx context.Context) (Invitation, error) {
 		}
 		why = append(why, fmt.Sprintf("make a token on %s: %v", s.target, err))
 	}
-	return Invitation{}, fmt.Errorf("nobody can let it in: %s", strings.Join(why, "; "))
+	return Invitation{}, fmt.Errorf("no member can let it in: %s", strings.Join(why, "; "))
 }

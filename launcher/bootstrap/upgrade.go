@@ -13,14 +13,14 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// Where a release is that is being replaced, and the one that replaces it.
+// Where the program and the files of an upgrade are.
 const (
 	previousPath = statePath + "/previous"
 	nextPath     = "/usr/local/bin/.sparkrun.next"
 	rollbackUnit = "sparkrun-rollback"
 )
 
-// standing is what an agent says of its cluster (sparkrun status --json).
+// standing is what an agent says about its cluster (sparkrun status --json).
 type standing struct {
 	Cluster, Leader, Self, Problem string
 	Nodes                          []peer
@@ -49,7 +49,7 @@ func readStanding(text string) (standing, error) {
 	return st, nil
 }
 
-// self is the host that was asked; nil: it does not see itself.
+// self is the host that was asked; nil: it is not in its own list.
 func (s standing) self() *peer {
 	i := slices.IndexFunc(s.Nodes, func(n peer) bool { return n.Host == s.Self })
 	if i < 0 {
@@ -60,8 +60,9 @@ func (s standing) self() *peer {
 
 func (n peer) votes() bool { return n.Role == "leader" || n.Role == "voter" }
 
-// spares says why the cluster cannot do without the agent that was asked, for as long as that starts anew. Where all
-// voters are there no moment is better: a sole voter, or one of two, is missed for as long, and its cluster waits.
+// spares says why the cluster cannot do without the agent that was asked, for as long as it
+// restarts. Where all voters are there no moment is better: with one or two voters the
+// cluster waits as long as the restart takes.
 func (s standing) spares() error {
 	if s.Leader == "" {
 		return fmt.Errorf("its cluster has no leader: %s", cmp.Or(s.Problem, "`sparkrun status` there says more"))
@@ -92,11 +93,12 @@ func (s standing) spares() error {
 		s.Self, up-1, voters)
 }
 
-// lookAtMember asks a member's agent, where one runs, and with Upgrade which program it is: that need not be the one
-// that lies there, as an upgrade may have been interrupted between the two.
+// lookAtMember asks a member's agent, if one runs, and with Upgrade also which program it
+// runs: this need not be the installed file, as an upgrade may have been interrupted
+// between the two.
 func (h *host) lookAtMember(ctx context.Context) error {
 	if h.facts.active {
-		if st, err := h.ask(ctx); err == nil { // one that does not answer is seen in its turn
+		if st, err := h.ask(ctx); err == nil { // one that does not answer is checked when its turn comes
 			h.standing = st
 			if n := st.self(); n != nil {
 				h.result.Release, h.has = n.Version, Release{n.Version, n.Protocol}
@@ -108,7 +110,7 @@ func (h *host) lookAtMember(ctx context.Context) error {
 	}
 	there := Release{}
 	if text, err := h.asRoot(ctx, lookTimeout, binaryPath+" version --json",
-		nil); err == nil { // one that does not run is to be replaced
+		nil); err == nil { // a program that does not run is to be replaced
 		if there, err = readRelease(text); err != nil {
 			return err
 		}
@@ -126,13 +128,13 @@ func (h *host) lookAtMember(ctx context.Context) error {
 		return fmt.Errorf("look which program its agent is: %w", err)
 	}
 	h.facts.running = plain.Line(strings.TrimSpace(text))
-	if r := h.binary.Release; r != nil && h.anew() == newProgram {
+	if r := h.binary.Release; r != nil && h.restartReason() == newProgram {
 		return h.suits(*r)
 	}
 	return nil
 }
 
-// ask is what its agent says of the cluster.
+// ask reads what the host's agent says about the cluster.
 func (h *host) ask(ctx context.Context) (standing, error) {
 	text, err := h.asRoot(ctx, lookTimeout, "sparkrun status --json", nil)
 	if err != nil {
@@ -141,7 +143,8 @@ func (h *host) ask(ctx context.Context) (standing, error) {
 	return readStanding(text)
 }
 
-// otherRelease is that of a member, of which no package is the owner: replacing it is an upgrade.
+// otherRelease reports whether a member, without a package, has another release: replacing
+// it is an upgrade.
 func (h *host) otherRelease() bool {
 	return h.facts.packaged == "" && h.facts.cluster != "" && h.facts.binary != "" && h.facts.binary != h.binary.SHA
 }
@@ -151,8 +154,9 @@ const (
 	newInGroup = "for the new member of the group"
 )
 
-// anew says why a member's agent, which runs or is to run another program, is to be started anew; empty: it is not.
-func (h *host) anew() string {
+// restartReason says why a member's agent, which runs or will run another program, must be
+// restarted; empty: it need not.
+func (h *host) restartReason() string {
 	runsAnother := h.facts.running != "" && h.facts.running != h.binary.SHA
 	switch {
 	case h.facts.cluster == "":
@@ -165,15 +169,16 @@ func (h *host) anew() string {
 	return ""
 }
 
-// upgraded: its agent runs, and is to run another release.
+// upgraded reports whether the agent runs and is to run another release.
 func (h *host) upgraded() bool { return h.restart == newProgram }
 
-// takeTurns orders the members whose agents are to be started anew: those without a vote first, the leader last, else
-// as they were named. An agent that does not run waits for nobody: the others may be waiting for it.
+// takeTurns orders the members whose agents are to be restarted: those without a vote
+// first, the leader last, else as they were named. An agent that does not run waits for no
+// other: the others may be waiting for it.
 func takeTurns(hosts []*host) {
 	var line []*host
 	for _, h := range hosts {
-		if why := h.anew(); h.result.Error == "" && h.facts.active && why != "" {
+		if why := h.restartReason(); h.result.Error == "" && h.facts.active && why != "" {
 			h.restart = why
 			line = append(line, h)
 		}
@@ -204,9 +209,10 @@ func (h *host) turnToDo() string {
 	return "wait for " + h.after.target + ", and see that the cluster can spare it for a moment"
 }
 
-// takeTurn waits until the member before is ready again, and the cluster has a majority to spare.
+// takeTurn waits until the member before is ready again, and the cluster keeps a majority
+// without this one.
 func (h *host) takeTurn(ctx context.Context) error {
-	patience := 15 * time.Second // a leader may be on its way
+	patience := 15 * time.Second // a leader may be about to be elected
 	if h.after != nil {
 		select {
 		case <-h.after.walked:
@@ -214,7 +220,8 @@ func (h *host) takeTurn(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		if first := h.after.stopped(); first != nil {
-			return fmt.Errorf("%s, whose turn was before, failed: this one is as it was. Mend that one first", first.target)
+			return fmt.Errorf("%s, whose turn was before, failed: nothing was changed here. Repair that one first",
+				first.target)
 		}
 		if !h.cfg.DryRun {
 			patience = readyTimeout
@@ -228,7 +235,7 @@ func (h *host) takeTurn(ctx context.Context) error {
 			}
 		}
 		if ctx.Err() != nil || time.Now().After(end) {
-			return fmt.Errorf("its agent is not started anew now: %w", err)
+			return fmt.Errorf("its agent is not restarted now: %w", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -237,7 +244,7 @@ func (h *host) takeTurn(ctx context.Context) error {
 	}
 }
 
-// stopped is the one in the line up to here that failed by itself; nil: none.
+// stopped is the first host in the line up to here that failed by itself; nil: none.
 func (h *host) stopped() *host {
 	if h.after != nil {
 		if first := h.after.stopped(); first != nil {
@@ -260,11 +267,11 @@ func readRelease(text string) (Release, error) {
 	return r, nil
 }
 
-// suits says why the next release must not come in the place of the one that a host has.
+// suits says why the next release must not replace the one that a host has.
 func (h *host) suits(next Release) error {
 	if !h.cfg.Upgrade.Downgrade && h.has.Version != "" && (next.Protocol < h.has.Protocol || older(next.Version, h.has.Version)) {
-		return fmt.Errorf("it has release %s (protocol %d), and %s (protocol %d) is older: an older one stops at "+
-			"what a newer one has written in the record. --downgrade puts it there all the same",
+		return fmt.Errorf("it has release %s (protocol %d), and %s (protocol %d) is older: an older one cannot read "+
+			"what a newer one has written in the record. --downgrade installs it all the same",
 			h.has.Version, h.has.Protocol, next.Version, next.Protocol)
 	}
 	for _, n := range h.standing.Nodes {
@@ -280,16 +287,17 @@ func (h *host) suits(next Release) error {
 }
 
 func (h *host) keepToDo() string {
-	if h.anew() != newProgram {
+	if h.restartReason() != newProgram {
 		return ""
 	}
 	return fmt.Sprintf("keep the release that it has (%s) in %s", cmp.Or(h.has.Version, "not known"), previousPath)
 }
 
-// keepScript keeps the program that the agent is, which need not be the one that lies there, its unit, and from
-// standard input what puts both back. Where no agent runs and the host is yet to go back from an upgrade that was
-// broken off, what lies there has never run well: what is kept stays, and so does the timer until the next release is
-// ready.
+// keepScript keeps the program that the agent runs, which need not be the installed file,
+// its unit, and from standard input the script that puts both back. If no agent runs and
+// the host still has to roll back an interrupted upgrade, the installed program has never
+// run well: then what was kept before stays, and so does the timer until the next release
+// is ready.
 const keepScript = `d=` + previousPath + ` t=` + rollbackUnit + `.timer
 p=$(systemctl show --property MainPID --value sparkrun)
 if [ "${p:-0}" -gt 0 ]; then from=/proc/$p/exe; systemctl stop "$t" 2>/dev/null
@@ -300,7 +308,7 @@ rm -rf "$d.new" && mkdir -m 700 "$d.new" && cp "$from" "$d.new/sparkrun" && chmo
 sync "$d.new"/* && rm -rf "$d" && mv "$d.new" "$d"
 `
 
-// rollbackScript is run by the host, or by us, or by a person there.
+// rollbackScript is run by the host's timer, by us, or by a person.
 const rollbackScript = `#!/bin/sh
 # Puts back the release of sparkrun that was here before the last upgrade. Ranks run on.
 d=` + previousPath + ` b=` + binaryPath + ` u=` + unitPath + `
@@ -316,8 +324,8 @@ systemctl reset-failed sparkrun 2>/dev/null
 systemctl restart sparkrun
 `
 
-// armScript has the host go back by itself unless it is told in time that all is well: this program may end, and the
-// network may, before that is known.
+// armScript makes the host roll back by itself unless its timer is stopped in time: this
+// program or the network may end before the upgrade is known to be good.
 var armScript = fmt.Sprintf("{ systemctl stop %[1]s.timer 2>/dev/null; systemctl reset-failed %[1]s.service "+
 	"2>/dev/null; "+
 	"systemd-run --quiet --collect --unit=%[1]s --on-active=%[2]d sh %[3]s/rollback; }", rollbackUnit,
@@ -330,14 +338,15 @@ func (h *host) keep(ctx context.Context) error {
 	return nil
 }
 
-// begins: from here on a failure calls for the release before. An agent that did not run has nothing to go back to.
+// begins marks that from here on a failure calls for the old release. An agent that did not
+// run has nothing to go back to.
 func (h *host) begins() {
 	if h.upgraded() {
 		h.undo = h.rollBack
 	}
 }
 
-// replace gives the program its name, now that it has said which release it is.
+// replace gives the program its name, once its release is known.
 func (h *host) replace(ctx context.Context) error {
 	err := h.suits(h.next)
 	script := "rm -f " + nextPath
@@ -351,15 +360,15 @@ func (h *host) replace(ctx context.Context) error {
 	return err
 }
 
-// confirm ends what an upgrade has begun: its agent is the new program, and the host does not go back any more. It may
-// be an earlier one that has begun it, and was broken off.
+// confirm completes an upgrade: the agent runs the new program, and the host no longer
+// rolls back. An earlier, interrupted run may have begun the upgrade.
 func (h *host) confirm(ctx context.Context) error {
 	if !h.upgraded() && (h.cfg.Upgrade == nil || h.facts.cluster == "" || h.facts.packaged != "") {
 		return nil
 	}
 	script := fmt.Sprintf(`p=$(systemctl show --property MainPID --value sparkrun)
 s=$(sha256sum "/proc/$p/exe" | cut -d ' ' -f 1)
-[ "$s" = %[1]s ] || { echo "its agent is not the program that was put there" >&2; exit 1; }
+[ "$s" = %[1]s ] || { echo "its agent does not run the program that was installed" >&2; exit 1; }
 if systemctl is-active --quiet %[2]s.timer; then systemctl stop %[2]s.timer; fi`, h.binary.SHA, rollbackUnit)
 	if _, err := h.asRoot(ctx, commandTimeout, script, nil); err != nil {
 		return fmt.Errorf("confirm the new release: %w", err)
@@ -368,24 +377,24 @@ if systemctl is-active --quiet %[2]s.timer; then systemctl stop %[2]s.timer; fi`
 	return nil
 }
 
-// takeBack undoes what was done before a failure, and says what has come of it.
+// takeBack undoes what was done before a failure, and adds the outcome to the error.
 func (h *host) takeBack(ctx context.Context, why error) error {
 	undo := h.undo
 	h.undo = nil
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: if its agent was started anew by then, it goes back to release %s by itself within %s",
+		return fmt.Errorf("%w: if its agent was restarted by then, it goes back to release %s by itself within %s",
 			why, h.has.Version, confirmTimeout)
 	}
 	if err := undo(ctx); err != nil {
 		return fmt.Errorf("%w; and it could not be put back to release %s: %w; `sudo sh %s/rollback` there does "+
-			"it, and if its agent was started anew the host does it within %s by itself",
+			"it, and if its agent was restarted the host does it by itself within %s",
 			why, h.has.Version, err, previousPath, confirmTimeout)
 	}
 	h.result.RolledBack = true
 	return fmt.Errorf("%w: release %s is back in its place, and ready", why, h.has.Version)
 }
 
-// rollBack uses a connection of its own: what has failed may have cost the other.
+// rollBack opens a connection of its own: the failure may have broken the other one.
 func (h *host) rollBack(ctx context.Context) error {
 	h.tell("rollback", Begins, "put release "+h.has.Version+" back")
 	start := time.Now()

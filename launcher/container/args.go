@@ -13,26 +13,26 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Args are options of `docker run` that are passed on as they are.
+// Args are the options of `docker run` that are passed on unchanged.
 type Args struct {
 	AddHosts  []string `json:"add_hosts,omitempty"`
 	Tmpfs     []string `json:"tmpfs,omitempty"`
 	PidsLimit int64    `json:"pids_limit,omitempty"`
 	ReadOnly  bool     `json:"read_only,omitempty"`
 
-	// What gives more rights than the caller has: see Elevates.
+	// These give more rights than the caller has: see Elevates.
 	CapAdd      []string `json:"cap_add,omitempty"`
 	Devices     []string `json:"devices,omitempty"`
 	SecurityOpt []string `json:"security_opt,omitempty"`
 	Runtime     string   `json:"runtime,omitempty"`
 }
 
-// elevating are the options that are not for everybody.
+// elevating are the options that need permission.
 var elevating = []string{"cap-add", "device", "security-opt", "runtime"}
 
-// refused are options that sparkrun decides itself, and what to say.
+// refused are options that sparkrun sets itself, and what to say.
 var refused = map[string]string{
-	"privileged":   "no container of sparkrun's is privileged: name what it needs by --cap-add or --device",
+	"privileged":   "sparkrun starts no privileged containers: name what it needs by --cap-add or --device",
 	"network":      "ranks use the host's network",
 	"net":          "ranks use the host's network",
 	"publish":      "ranks use the host's network; --publish PORT of sparkrun itself opens a port",
@@ -51,11 +51,11 @@ var refused = map[string]string{
 	"gpus":         "use --gpus",
 	"ulimit":       "use --ulimit",
 	"shm-size":     "use --shm-size",
-	"ipc":          "ranks use the host's IPC, or a shm of their own by --shm-size",
+	"ipc":          "ranks use the host's IPC, or a /dev/shm of their own by --shm-size",
 	"pid":          "a rank is ended with its PID namespace",
 	"userns":       "ranks run as the caller",
-	"init":         "there always is one",
-	"memory":       "GPU memory ignores it, and counts to the same memory: the node's guard watches that",
+	"init":         "sparkrun always starts one",
+	"memory":       "GPU memory is the same memory and ignores it: the node's memory guard watches both",
 	"cpus":         "use --bind-to",
 	"cpuset-cpus":  "use --bind-to",
 	"log-driver":   "output does not go through the engine: use logs",
@@ -64,8 +64,8 @@ var refused = map[string]string{
 	"tty":          "use --tty",
 }
 
-// ParseArgs reads what was given to --docker-arg, each word one option as
-// `docker run` has it: --NAME=VALUE, or --NAME.
+// ParseArgs reads the values of --docker-arg, each one option as `docker run` has it:
+// --NAME=VALUE, or --NAME.
 func ParseArgs(words []string) (Args, error) {
 	var a Args
 	fs := pflag.NewFlagSet("docker-arg", pflag.ContinueOnError)
@@ -104,8 +104,7 @@ func known(fs *pflag.FlagSet) (names []string) {
 	return names
 }
 
-// Elevates names those of the options that give a container more than its user
-// has; nil: none.
+// Elevates names the options that give a container more than its user has; nil: none.
 func (a Args) Elevates() []string {
 	given := []bool{len(a.CapAdd) > 0, len(a.Devices) > 0, len(a.SecurityOpt) > 0, a.Runtime != ""}
 	var out []string
@@ -126,7 +125,7 @@ func (a Args) tmpfsAt() (at []string) {
 	return at
 }
 
-// add puts them into a container's body, after what sparkrun itself asks for.
+// add sets them in a container's body, after sparkrun's own settings.
 func (a Args) add(host *container.HostConfig) {
 	host.ExtraHosts = append(host.ExtraHosts, a.AddHosts...)
 	host.CapAdd = append(host.CapAdd, a.CapAdd...)

@@ -10,15 +10,16 @@ import (
 	"github.com/moby/moby/api/types/registry"
 )
 
-// hubKey is what Docker Hub's entry is called in a client's configuration.
+// hubKey is the name of Docker Hub's entry in a client's configuration.
 const hubKey = "https://index.docker.io/v1/"
 
-// Auth finds what a user's ~/.docker/config.json has for an image's registry, as Pull takes
-// it; empty: nothing. The file's helpers are not run: a pull then is one without a name.
+// Auth gives the credentials of a user's ~/.docker/config.json for an image's registry, as
+// Pull takes them; empty: there are none. Credential helpers are not run: such a pull is
+// anonymous.
 func Auth(config []byte, ref string) (string, error) {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil || strings.HasPrefix(ref, "sha256:") {
-		return "", nil //nolint:nilerr // an ID is of no registry
+		return "", nil //nolint:nilerr // an ID belongs to no registry
 	}
 	var c struct {
 		Auths map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// rdmaDevices are the files by which programs reach the NICs past the kernel.
+// rdmaDevices are the device files through which programs reach the NICs, past the kernel.
 func rdmaDevices(dev string) []string {
 	all, _ := filepath.Glob(filepath.Join(dev, "infiniband", "*"))
 	var out []string
@@ -23,8 +23,9 @@ func rdmaDevices(dev string) []string {
 	return out
 }
 
-// memlock tells whether containers are to have it unlimited: where the agent may raise it the engine may, too. short:
-// they have NICs, and do without. Of what an engine may that is another user's than the agent nothing is known.
+// memlock reports whether containers get an unlimited memlock: where the agent may raise
+// it, the engine may too. short: they have NICs, and do without. If engine and agent run as
+// different users, nothing is known of what the engine may do.
 func memlock(devices []string, asked []launcher.Ulimit, may func([]launcher.Ulimit) error, root bool) (unlimited,
 	short bool) {
 	if slices.ContainsFunc(asked, func(u launcher.Ulimit) bool { return u.Name == "memlock" }) {
@@ -37,10 +38,10 @@ func memlock(devices []string, asked []launcher.Ulimit, may func([]launcher.Ulim
 	return false, len(devices) > 0
 }
 
-// gpuOf is how the engine can be asked for this node's GPU; a node without one asks for none.
+// gpuOf is how the engine gives out this node's GPU; NoGPU if the node has none.
 func gpuOf(root string, f Facts) (GPU, error) {
 	if _, err := os.Stat(filepath.Join(root, "dev/nvidiactl")); err != nil {
-		return NoGPU, nil //nolint:nilerr // no driver: the leader has let such a node through
+		return NoGPU, nil //nolint:nilerr // no driver: the leader allowed such a node
 	}
 	if f.CDI {
 		for _, dir := range []string{"etc/cdi", "var/run/cdi"} { // the CDI specification's
@@ -55,13 +56,13 @@ func gpuOf(root string, f Facts) (GPU, error) {
 	if f.Nvidia {
 		return OldGPU, nil
 	}
-	return "", errors.New("the engine knows no way to this machine's GPU: install nvidia-container-toolkit, then " +
+	return "", errors.New("the engine cannot give out this machine's GPU: install nvidia-container-toolkit, then " +
 		"`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or launch with --gpus none")
 }
 
-// groupOf names the cgroup of an attempt's containers, as the engine's driver writes it and as
-// a folder. Where v1 has the controllers there is none: the processes are brought into the
-// ranks' own group of v2, which has none there.
+// groupOf names the cgroup of an attempt's containers, as the engine's driver writes it and
+// as a folder. With cgroup v1 there is none: the processes are moved into the ranks' own v2
+// group.
 func groupOf(root string, systemd bool, name string) (parent, folder string) {
 	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
 		return "", ""

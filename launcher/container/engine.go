@@ -13,7 +13,7 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Socket is where an engine listens, if nothing else is said.
+// Socket is the engine's default socket.
 const Socket = "/var/run/docker.sock"
 
 var (
@@ -21,32 +21,32 @@ var (
 	ErrNoImage     = errors.New("no such image")
 	ErrNoContainer = errors.New("no such container")
 	ErrNameTaken   = errors.New("a container of that name is there already")
-	// ErrNotForUs: a registry has no such image, or not for whom it was asked.
+	// ErrNotForUs: the registry has no such image, or not for this user.
 	ErrNotForUs = errors.New("the registry has no such image for us")
 )
 
-// Engine talks to a node's container engine by Docker's API, 1.41 and up: the one of
-// Docker 20.10.
+// Engine talks to a node's container engine by Docker's API, 1.41 and later: that of Docker
+// 20.10.
 type Engine struct {
 	c      *client.Client
 	socket string
 }
 
-// oldestAPI is what the client takes for granted here. The client library itself
-// goes down to 1.40, which knows no cgroup namespaces.
+// oldestAPI is what this package needs. The client library itself goes down to 1.40, which
+// knows no cgroup namespaces.
 const oldestAPI = "1.41"
 
-// Open connects and agrees on a version. ErrNoEngine says that nobody answers, and
-// what to do.
+// Open connects and agrees on a version. ErrNoEngine: no engine answers; the text says what
+// to do.
 func Open(ctx context.Context, socket string) (*Engine, error) {
 	c, err := client.New(client.WithHost("unix://"+socket), client.WithUserAgent("sparkrun"))
 	if err != nil {
 		return nil, fmt.Errorf("open engine %s: %w", socket, err)
 	}
 	e := &Engine{c: c, socket: socket}
-	// Asked for here and at once: left to itself the client agrees on a version with
-	// its first call, and if that fails goes on with its newest, to be told by each
-	// later call that this is too new.
+	// The version is negotiated here: left to itself the client does that with its first
+	// call, and if that fails continues with its newest version, which each later call
+	// refuses as too new.
 	p, err := c.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true, ForceNegotiate: true})
 	if err != nil {
 		c.Close()
@@ -63,7 +63,7 @@ func Open(ctx context.Context, socket string) (*Engine, error) {
 // Close ends its connections.
 func (e *Engine) Close() error { return e.c.Close() }
 
-// failed says which of our errors one of the engine's is.
+// failed maps an error of the engine to one of ours.
 func (e *Engine) failed(what string, err error) error {
 	switch {
 	case client.IsErrConnectionFailed(err):
@@ -76,16 +76,16 @@ func (e *Engine) failed(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Facts are what of an engine changes how it is asked.
+// Facts are the properties of an engine that requests depend on.
 type Facts struct {
-	SystemdRuns bool // its cgroups are systemd's: a group's parent is a slice
-	CDI         bool // it hands out devices by CDI specs, if there are some
+	SystemdRuns bool // systemd manages its cgroups: a group's parent is a slice
+	CDI         bool // it gives out devices by CDI specs, if there are some
 	Nvidia      bool // it has NVIDIA's runtime
 	UsernsRemap bool // root in a container is nobody on the host
 	Rootless    bool
 }
 
-// Facts asks for them.
+// Facts asks the engine for them.
 func (e *Engine) Facts(ctx context.Context) (Facts, error) {
 	r, err := e.c.Info(ctx, client.InfoOptions{})
 	if err != nil {
@@ -100,7 +100,7 @@ func (e *Engine) Facts(ctx context.Context) (Facts, error) {
 	return f, nil
 }
 
-// Image is one that a node has.
+// Image is an image of a node.
 type Image struct {
 	ID      string // sha256 of its configuration
 	Digest  string // of its manifest in a registry; empty for one that was loaded or built
@@ -108,7 +108,7 @@ type Image struct {
 	Workdir string
 }
 
-// Image looks at a reference, or an ID. ErrNoImage says that it is not there.
+// Image finds an image by reference or ID. ErrNoImage: it is not there.
 func (e *Engine) Image(ctx context.Context, ref string) (Image, error) {
 	r, err := e.c.ImageInspect(ctx, ref)
 	if cerrdefs.IsNotFound(err) {
@@ -132,8 +132,8 @@ type Progress struct {
 	Done, Total int64 // bytes of the layers that are known so far
 }
 
-// Pull brings an image and tells of it whenever something has come. auth is a registry's
-// X-Registry-Auth, or empty.
+// Pull fetches an image and reports progress. auth is a registry's X-Registry-Auth, or
+// empty.
 func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)) error {
 	r, err := e.c.ImagePull(ctx, ref, client.ImagePullOptions{RegistryAuth: auth})
 	switch {
@@ -159,7 +159,7 @@ func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)
 		case m.ErrorDetail.Code == http.StatusUnauthorized || m.ErrorDetail.Code == http.StatusForbidden ||
 			m.ErrorDetail.Code == http.StatusNotFound:
 			return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotForUs, m.Error)
-		case m.Error != "": // the answer's status was written long before
+		case m.Error != "": // the status of the answer was sent before the error
 			return e.failed("pull image "+ref, errors.New(m.Error))
 		case m.Status != "Downloading" || m.ProgressDetail.Total <= 0:
 			continue
@@ -172,7 +172,7 @@ func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)
 	}
 }
 
-// Create makes a container and starts nothing. ErrNameTaken: there is one.
+// Create makes a container without starting it. ErrNameTaken: there is one of that name.
 func (e *Engine) Create(ctx context.Context, s Spec) (id string, err error) {
 	if err := s.Validate(); err != nil {
 		return "", err
@@ -189,7 +189,7 @@ func (e *Engine) Create(ctx context.Context, s Spec) (id string, err error) {
 	return r.ID, nil
 }
 
-// Start starts it.
+// Start starts a container.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	if _, err := e.c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
 		return e.failed("start container "+brief(id), err)
@@ -205,7 +205,7 @@ func brief(id string) string {
 	return id
 }
 
-// State is what has become of a container.
+// State is the state of a container.
 type State struct {
 	Running   bool
 	PID       int // of its first process on the host; 0: it does not run
@@ -213,7 +213,7 @@ type State struct {
 	Error     string // why it was not started
 }
 
-// State asks for it. ErrNoContainer says that it is gone.
+// State asks for the state. ErrNoContainer: the container is gone.
 func (e *Engine) State(ctx context.Context, id string) (State, error) {
 	r, err := e.c.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if cerrdefs.IsNotFound(err) {
@@ -224,12 +224,12 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 	}
 	st := r.Container.State
 	if st == nil {
-		return State{}, fmt.Errorf("look at container %s: the engine tells no state of it", brief(id))
+		return State{}, fmt.Errorf("look at container %s: the engine gives no state", brief(id))
 	}
 	return State{Running: st.Running, PID: st.Pid, OOMKilled: st.OOMKilled, Error: st.Error}, nil
 }
 
-// Remove takes a container away, with KILL if it runs. One that is gone is no error.
+// Remove removes a container, with KILL if it runs. One that is gone is no error.
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	_, err := e.c.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	switch {
@@ -248,7 +248,7 @@ type Found struct {
 	Running  bool
 }
 
-// List gives the containers, dead ones too, that have all these labels.
+// List gives all containers with all these labels, dead ones too.
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]Found, error) {
 	f := client.Filters{}
 	for k, v := range labels {

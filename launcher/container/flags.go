@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Flags are what a container is asked to be, in the words of `docker run`: for people, who
-// know these. What is not there is not asked for.
+// Flags are what a container is to be, as options of `docker run`: for people, who know
+// these. What is not there is not asked for.
 func (s Spec) Flags() []string {
 	cfg, host := s.body()
 	out := []string{"--name", s.Name, "--network", string(host.NetworkMode), "--ipc", string(host.IpcMode), "--init",

@@ -14,11 +14,12 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// handName is the socket in Spec.HandDir, on which the two halves meet. After an upgrade
-// between prepare and start they are of two versions: what they say here stays as it is.
+// handName is the socket in Spec.HandDir on which the two halves meet. After an upgrade
+// between prepare and start the halves have different versions: their messages must not
+// change.
 const handName = "hand.sock"
 
-// Main is either half; the process's exit code is its answer.
+// Main runs either half, and returns the process's exit code.
 func Main(arg string) int {
 	switch arg {
 	case InnerArg:
@@ -26,33 +27,34 @@ func Main(arg string) int {
 	case OuterArg:
 		return runOuter()
 	}
-	fmt.Fprintf(os.Stderr, "sparkrun: %q is no half of a container\n", arg)
+	fmt.Fprintf(os.Stderr, "sparkrun: %q is not a half of a container\n", arg)
 	return launcher.ExitOwnFailure
 }
 
-// Command is what runs in a container. Bytes, for neither needs be UTF-8.
+// Command is the command in a container, in bytes, for it need not be UTF-8.
 type Command struct {
 	Argv [][]byte `json:"argv"`
-	// Env goes over the image's: what both have is ours.
+	// Env is added to the image's; on equal names ours wins.
 	Env [][]byte `json:"env"`
 	Dir []byte   `json:"dir"`
 	TTY bool     `json:"tty,omitempty"`
 }
 
-// toInner is a line to the inner half: the first one is a Command.
+// toInner is a message to the inner half: the first one is a Command.
 type toInner struct {
 	Signal  int    `json:"signal"`
-	Session string `json:"guest,omitempty"` // in the place of a signal: the socket of one who asks to be called
+	Session string `json:"guest,omitempty"` // instead of a signal: the socket of an exec session, to connect to
 }
 
-// toOuter is a line to the outer half: spawned or an error, then, once, an exit.
+// toOuter is a message to the outer half: spawned or an error, then, once, an exit.
 type toOuter struct {
 	Spawned bool   `json:"born,omitempty"`
 	Error   string `json:"error,omitempty"`
-	// of an error, as a shell's: 127 where there is no such program, else 126
+	// Code of an error, as a shell's: 127 where there is no such program, else 126.
 	Code int            `json:"code,omitempty"`
 	Exit *launcher.Exit `json:"exit,omitempty"`
-	// Outside: of an exit after the engine had told the container to end; older halves do without.
+	// Outside: the engine had told the container to end before this exit; older halves do
+	// not set it.
 	Outside bool `json:"outside,omitempty"`
 }
 
@@ -65,15 +67,16 @@ type line struct {
 
 func newLine(c *net.UnixConn) *line { return &line{c, json.NewEncoder(c), json.NewDecoder(c)} }
 
-// listenHand makes the folder, ours alone to write to, and the rank's user's socket in it. What
-// keeps others out on the host is the folder above, the attempt's.
+// listenHand makes the folder, writable for us alone, and in it the socket of the rank's
+// user. On the host the folder above, the attempt's, keeps all others out.
 func listenHand(s Spec) (*net.UnixListener, error) {
 	err := os.Mkdir(s.HandDir, 0o711)
 	if err == nil {
-		err = os.Chmod(s.HandDir, 0o711) // whatever the umask has left
+		err = os.Chmod(s.HandDir, 0o711) // whatever the umask is
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make folder of the hand-over: %w: is %s full, or gone?", err, filepath.Dir(s.HandDir))
+		return nil, fmt.Errorf("make folder of the container's socket: %w: is %s full, or gone?", err,
+			filepath.Dir(s.HandDir))
 	}
 	ln, err := listenAt(s.HandDir, handName)
 	if err != nil {
@@ -86,11 +89,12 @@ func listenHand(s Spec) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// listenAt makes a socket. It goes with the attempt's folder: by the time it is closed its name may lead elsewhere.
+// listenAt makes a socket. It is removed with the attempt's folder, and not when it is
+// closed: by then its path may be another one's.
 func listenAt(folder, name string) (*net.UnixListener, error) {
 	dir, err := os.OpenFile(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open folder of the hand-over: %w", err)
+		return nil, fmt.Errorf("open folder of the container's socket: %w", err)
 	}
 	defer dir.Close()
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: inDir(dir, name), Net: "unix"})
@@ -101,8 +105,8 @@ func listenAt(folder, name string) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// inDir is a socket's path by its folder's descriptor: one may have 108 bytes at most (unix(7)),
-// and folders may have more.
+// inDir is a socket's path by its folder's descriptor: a socket's path has at most 108
+// bytes (unix(7)), and folders may be longer.
 func inDir(dir *os.File, name string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
 }
@@ -118,7 +122,7 @@ func giveSocket(s Spec, name string) error {
 	return nil
 }
 
-// peer is who is at the other end, as the kernel knows it.
+// peer is the process at the other end, according to the kernel.
 func peer(c *net.UnixConn) (uid uint32, pid int, err error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -133,10 +137,10 @@ func peer(c *net.UnixConn) (uid uint32, pid int, err error) {
 	return cred.Uid, int(cred.Pid), nil
 }
 
-// maxFDs is how many descriptors a program can be given: 0, 1, 2, and one more.
+// maxFDs is how many descriptors a program can get: 0, 1, 2, and one more.
 const maxFDs = 4
 
-// give sends a command and the descriptors, from 0 on, that it gets.
+// give sends a command and its descriptors, which become 0 and up.
 func (l *line) give(cmd Command, fds []int) error {
 	if _, _, err := l.WriteMsgUnix([]byte{'\n'}, unix.UnixRights(fds...), nil); err != nil {
 		return err
@@ -144,7 +148,7 @@ func (l *line) give(cmd Command, fds []int) error {
 	return l.enc.Encode(cmd)
 }
 
-// take receives them. The descriptors are the caller's, and closed at an exec.
+// take receives them. The descriptors are closed at an exec.
 func (l *line) take() (cmd Command, fds []int, err error) {
 	var one [1]byte
 	oob := make([]byte, unix.CmsgSpace(maxFDs*4))

@@ -13,55 +13,57 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Config says which engine a node has ranks run by.
+// Config says which engine runs this node's containers.
 type Config struct {
 	Socket  string // of the engine; absolute
-	Cluster string // its UUID: containers of another one are not ours
-	Program string // this program, as a file that an engine can mount
+	Cluster string // its UUID: containers of other clusters are left alone
+	Program string // this program, as a file that the engine can mount
 }
 
-// HostConfig of a Host. All of it is required but Engine, StateDir and Contain.
+// HostConfig of a Host. Required are all fields except Engine, StateDir and Contain.
 type HostConfig struct {
 	Engine *Config // nil: this node starts no containers
 	Node   launcher.NodeID
 	Boot   string
-	// Incarnation tells this process from those that ran here before it.
+	// Incarnation distinguishes this process from those that ran here before it.
 	Incarnation string
-	// StateDir outlives reboots; it notes that there have been containers here. Empty: nothing is ever swept.
+	// StateDir survives reboots; it notes that this node has had containers. Empty: nothing
+	// is ever swept.
 	StateDir string
 	// MayLimit says why ranks here cannot have these limits.
 	MayLimit func([]launcher.Ulimit) error
-	// Contain asks the administrator's rules; nil: there are none.
+	// Contain applies the administrator's rules; nil: there are none.
 	Contain func(context.Context, Wish) error
-	// Held are the attempts that this node has not forgotten; true: it has not ended.
+	// Held are the attempts that this node has not forgotten; true: the attempt has not
+	// ended.
 	Held   func() map[launcher.Key]bool
 	Logger *slog.Logger
 }
 
-// Wish is what a user wants of a node's engine.
+// Wish is what a user wants of a node's engine, for the rules.
 type Wish struct {
 	User     string
 	Image    string   // the reference
 	Mounts   []string // sources, links resolved with the user's rights
-	Elevates []string // options of --docker-arg that give more than the user has
+	Elevates []string // options of --docker-arg that give more rights than the user has
 }
 
-// Host is a node that has ranks run in containers: it finds out what these need, and removes what was left of them.
+// Host finds out what a node's containers need, and removes those that were left.
 type Host struct {
 	cfg      HostConfig
-	sweepNow chan struct{} // has room for one
+	sweepNow chan struct{} // capacity 1
 }
 
-// NewHost asks nothing of the engine yet.
+// NewHost does not connect to the engine.
 func NewHost(cfg HostConfig) *Host { return &Host{cfg: cfg, sweepNow: make(chan struct{}, 1)} }
 
 const (
-	// engineWait bounds what an engine takes to say what it is: less than a job's start time-out, which would
-	// not say what was waited for.
+	// engineWait bounds the engine's first answer: it is shorter than a job's start
+	// time-out, whose error would not name the engine.
 	engineWait = 45 * time.Second
-	// engineBoot is how long after a boot an engine may come up later than this agent.
+	// engineBoot is how much later than this agent an engine may come up after a boot.
 	engineBoot = time.Minute
-	// engineAgain is between two attempts to reach one that is coming up.
+	// engineAgain is the time between two attempts to reach an engine that comes up.
 	engineAgain = time.Second
 )
 
@@ -85,11 +87,11 @@ func openEngine(ctx context.Context, socket string, wait time.Duration) (*Engine
 	case err != nil:
 		err = cause(asked, err)
 	case f.Rootless:
-		err = fmt.Errorf("the engine at %s is a rootless one, in which ranks would not be their user: "+
-			"have Docker run by root", socket)
+		err = fmt.Errorf("the engine at %s is rootless, so that ranks would not run as their user: "+
+			"run Docker as root", socket)
 	case f.UsernsRemap:
-		err = fmt.Errorf("the engine at %s maps users (userns-remap), so that ranks would not be their user: "+
-			"take that out of /etc/docker/daemon.json", socket)
+		err = fmt.Errorf("the engine at %s maps users (userns-remap), so that ranks would not run as their user: "+
+			"remove that from /etc/docker/daemon.json", socket)
 	}
 	if err != nil {
 		e.Close()
@@ -99,13 +101,14 @@ func openEngine(ctx context.Context, socket string, wait time.Duration) (*Engine
 }
 
 func errSilent(socket string, wait time.Duration) error {
-	return fmt.Errorf("the engine at %s is there and gives no answer within %s: "+
-		"`journalctl -u docker` may say why, systemctl restart docker ends that", socket, wait)
+	return fmt.Errorf("the engine at %s accepts connections and has not answered within %s: "+
+		"`journalctl -u docker` may say why; restart it (systemctl restart docker)", socket, wait)
 }
 
-// AwaitEngine waits for an engine that comes up with the machine, where that has had containers before: a worker
-// that takes part again after a boot, or a service that begins with the machine, would be refused for good. booted
-// is when this agent began, if it is the first one since the boot.
+// AwaitEngine waits for an engine that starts with the machine, on a node that has had
+// containers before: else a worker that comes back after a boot, or a service that starts
+// with the machine, would be refused for good. booted is when this agent began, if it is
+// the first one since the boot.
 func (h *Host) AwaitEngine(ctx context.Context, booted time.Time, tell func(string)) {
 	if h.cfg.Engine == nil || !h.hasHadContainers() {
 		return
@@ -129,21 +132,21 @@ func (h *Host) AwaitEngine(ctx context.Context, booted time.Time, tell func(stri
 	}
 }
 
-// Libraries tells which libraries the loader of an image knows.
+// Libraries reports which libraries the loader of an image knows.
 func (h *Host) Libraries(ctx context.Context, image string, names ...string) (map[string]bool, error) {
 	e, _, err := h.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer e.Close()
-	if err := h.noteContainers(); err != nil { // one is made for this
+	if err := h.noteContainers(); err != nil { // a container is made for this
 		return nil, err
 	}
 	return e.Libraries(ctx, image, h.lookLabels(), names...)
 }
 
-// notedPath is there once this node has had containers: an engine that nobody has asked for
-// one is not woken.
+// notedPath exists once this node has had containers: an engine that nobody asked for
+// containers is not woken.
 func (h *Host) notedPath() string { return filepath.Join(h.cfg.StateDir, "containers") }
 
 func (h *Host) hasHadContainers() bool {
@@ -151,7 +154,7 @@ func (h *Host) hasHadContainers() bool {
 	return err == nil
 }
 
-// noteContainers says that there may be containers from now on.
+// noteContainers notes that there may be containers from now on.
 func (h *Host) noteContainers() error {
 	if h.cfg.StateDir == "" || h.hasHadContainers() {
 		return nil
@@ -166,7 +169,8 @@ func (h *Host) labels() map[string]string {
 	}
 }
 
-// lookLabel is on a container that is never started; it says which incarnation of the agent made it.
+// lookLabel marks a container that is never started, with the incarnation of the agent that
+// made it.
 const lookLabel = "com.sparkrun.look"
 
 func (h *Host) lookLabels() map[string]string {
@@ -175,7 +179,7 @@ func (h *Host) lookLabels() map[string]string {
 	return l
 }
 
-// Rank is the whole of one rank's container.
+// Rank is the complete Spec of one rank's container.
 func (h *Host) Rank(p *Prepared, as launcher.Assignment, rank int, cpus []int) Spec {
 	s := p.Spec
 	s.Name = h.containerName(as.Key, rank)
@@ -191,16 +195,18 @@ func (h *Host) Rank(p *Prepared, as launcher.Assignment, rank int, cpus []int) S
 	return s
 }
 
-// containerName has the boot: a machine that is booted anew may have what ran there before the power
-// went, exited, and with the engine until the record says that the job is over.
+// containerName includes the boot: after a power cut the engine may still have the
+// containers that ran before it, exited, until the record says that the job is over.
 func (h *Host) containerName(k launcher.Key, rank int) string {
 	return fmt.Sprintf("sparkrun-%s-%d-%s-%s", k, rank, short(string(h.cfg.Node)), short(h.cfg.Boot))
 }
 
-// short is the beginning of an id, enough to tell a cluster's nodes or a node's boots apart.
+// short is the beginning of an id, enough to distinguish a cluster's nodes or a node's
+// boots.
 func short(id string) string { return id[:min(len(id), 8)] }
 
-// pidsOf is the rank of this node whose processes another one is to see, if there is one.
+// pidsOf is the rank of this node whose PID namespace another rank is to share, if there is
+// one.
 func pidsOf(as launcher.Assignment, rank int) (of int, is bool) {
 	_, st, _ := as.Local(rank - as.FirstRank)
 	if st.PIDsOf == "" {

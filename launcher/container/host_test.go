@@ -334,7 +334,7 @@ func TestEngineThatHangs(t *testing.T) {
 	must(t, err)
 	defer ln.Close()
 	if _, _, err := openEngine(t.Context(), socket, 100*time.Millisecond); err == nil ||
-		!strings.Contains(err.Error(), "the engine at "+socket+" is there and gives no answer within 100ms") {
+		!strings.Contains(err.Error(), "the engine at "+socket+" accepts connections and has not answered within 100ms") {
 		t.Errorf("an engine that hangs: %v", err)
 	}
 }

@@ -21,18 +21,19 @@ import (
 )
 
 const (
-	// handWait bounds the way to the outer half, which listened before there was a
+	// handWait bounds the connection to the outer half, which listened before there was a
 	// container.
 	handWait = 30 * time.Second
-	// leftWait is given to what the program leaves behind: as in the shim.
+	// leftWait is given to what the program leaves behind, as in the shim.
 	leftWait = 2 * time.Second
-	// sharedWait is given to another container's processes in this one's PID namespace, which are looked
-	// for again each sharedLook: they have their own grace, at the end of which the shim kills them.
+	// sharedWait is given to another container's processes in this PID namespace, which are
+	// looked for again each sharedLook: they have a grace of their own, at the end of which
+	// the shim kills them.
 	sharedWait = time.Minute
 	sharedLook = 200 * time.Millisecond
 )
 
-// inner is the container's entrypoint. Its exit code is for `docker ps` alone.
+// inner is the container's entrypoint. Its exit code is for `docker ps` only.
 type inner struct {
 	line  *line
 	child int // the program, leader of its session
@@ -40,15 +41,15 @@ type inner struct {
 	chld  chan os.Signal
 	lost  chan struct{} // closed when the outer half is gone
 	sent  chan syscall.Signal
-	// stopped: the engine has told the container to end. Of watch alone.
+	// stopped: the engine has told the container to end. Only watch touches it.
 	stopped bool
 
-	mu       sync.Mutex // from a fork until it is entered here
+	mu       sync.Mutex // held from a fork until the child is entered here
 	sessions map[int]*line
 }
 
-// runInner waits for a command, runs it and tells how it ended. Nobody at the
-// socket: nothing runs.
+// runInner waits for a command, runs it and reports its exit. If the socket has no
+// listener, nothing runs.
 func runInner() int {
 	in := &inner{
 		sigs: make(chan os.Signal, 16), chld: make(chan os.Signal, 1),
@@ -56,38 +57,38 @@ func runInner() int {
 	}
 	signal.Notify(in.sigs, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	signal.Notify(in.chld, syscall.SIGCHLD)
-	l, err := call(handName)
+	l, err := dialHost(handName)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "sparkrun: nobody hands over a command: %v\n", err)
+		fmt.Fprintf(os.Stderr, "sparkrun: no command to run: %v\n", err)
 		return launcher.ExitOwnFailure
 	}
 	in.line = l
 	defer in.line.Close()
 	cmd, fds, err := in.line.take()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "sparkrun: take over a command: %v\n", err)
+		fmt.Fprintf(os.Stderr, "sparkrun: receive the command: %v\n", err)
 		return launcher.ExitOwnFailure
 	}
-	// What the program leaves comes to us, so that we know when nobody is left.
+	// Orphans of the program become our children, so that we know when none are left.
 	if err = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err == nil {
 		in.child, err = begin(cmd, fds)
 	}
 	for _, fd := range fds {
-		unix.Close(fd) // else its output would not end with it
+		unix.Close(fd) // else the output would not end with the program
 	}
 	if err != nil {
 		in.line.refuse(err)
 		return launcher.ExitOwnFailure
 	}
 	if in.line.enc.Encode(toOuter{Spawned: true}) != nil {
-		in.everybody(unix.SIGKILL)
+		in.signalAll(unix.SIGKILL)
 		return launcher.ExitOwnFailure
 	}
 	go in.listen() // ends with the connection, at the latest with the process
 	return in.watch()
 }
 
-// listen passes on what the outer half says.
+// listen passes on messages of the outer half.
 func (in *inner) listen() {
 	defer close(in.lost)
 	for {
@@ -96,15 +97,15 @@ func (in *inner) listen() {
 			return
 		}
 		if m.Session != "" {
-			go in.welcome(m.Session) // ends with the exec session
+			go in.runSession(m.Session) // ends with the exec session
 			continue
 		}
 		in.sent <- syscall.Signal(m.Signal)
 	}
 }
 
-// call connects to one who listens on the host.
-func call(name string) (*line, error) {
+// dialHost connects to a socket of the host.
+func dialHost(name string) (*line, error) {
 	d := net.Dialer{Timeout: handWait}
 	c, err := d.Dial("unix", insideHand+"/"+name)
 	if err != nil {
@@ -122,11 +123,12 @@ func (l *line) refuse(err error) {
 	_ = l.enc.Encode(toOuter{Error: err.Error(), Code: code})
 }
 
-// welcome runs an exec session's command beside the program, until it ends, or who stands for it on the host does.
-func (in *inner) welcome(name string) {
-	l, err := call(name)
+// runSession runs the command of an exec session beside the program, until the command ends or
+// the session's outer half does.
+func (in *inner) runSession(name string) {
+	l, err := dialHost(name)
 	if err != nil {
-		return // it has gone
+		return // the session is gone
 	}
 	defer l.Close()
 	cmd, fds, err := l.take()
@@ -147,15 +149,16 @@ func (in *inner) welcome(name string) {
 	}
 	for err == nil {
 		var m toInner
-		if l.dec.Decode(&m) != nil { // it has ended, and was told of it, or who stands for it has
-			in.dismiss(pid)
+		if l.dec.Decode(&m) != nil { // the command has ended and its exit was sent, or the session's outer half is gone
+			in.killSession(pid)
 			return
 		}
 		in.toSession(pid, func() { _ = unix.Kill(-pid, syscall.Signal(m.Signal)) })
 	}
 }
 
-// toSession does something to an exec session that has not ended: its number is its own until it is reaped.
+// toSession acts on an exec session that has not been reaped: until then its PID is its
+// own.
 func (in *inner) toSession(pid int, do func()) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -164,8 +167,9 @@ func (in *inner) toSession(pid int, do func()) {
 	}
 }
 
-// dismiss ends an exec session whose end nobody waits for any more, with the jobs of its shell.
-func (in *inner) dismiss(pid int) {
+// killSession kills an exec session whose end nobody waits for any more, with the jobs of its
+// shell.
+func (in *inner) killSession(pid int) {
 	in.toSession(pid, func() {
 		for _, p := range inSession(pid) {
 			_ = unix.Kill(p, unix.SIGKILL)
@@ -174,7 +178,7 @@ func (in *inner) dismiss(pid int) {
 	})
 }
 
-// inSession lists who is in a session, as far as this container's /proc tells.
+// inSession lists the processes of a session, from this container's /proc.
 func inSession(session int) (pids []int) {
 	all, _ := proc.Here.All()
 	for _, p := range all {
@@ -185,17 +189,17 @@ func inSession(session int) (pids []int) {
 	return pids
 }
 
-// watch goes on until nobody is left in the container but docker-init.
+// watch returns when nothing but docker-init is left in the container.
 func (in *inner) watch() int {
-	status := -1 // of the program, once it has one
+	status := -1 // of the program, once it has ended
 	lost := in.lost
 	var late <-chan time.Time
 	var ended time.Time
 	for {
 		exited, childless := in.reap()
 		if exited != nil {
-			// Told at once: whoever stays behind must not make this rank's end look later
-			// than it was.
+			// Sent at once: processes that stay behind must not make this rank's end look
+			// later than it was.
 			_ = in.line.enc.Encode(toOuter{Exit: exited, Outside: in.stopped})
 			status, lost, late, ended = exited.Status(), nil, time.After(leftWait), time.Now()
 		}
@@ -206,24 +210,25 @@ func (in *inner) watch() int {
 		case <-in.chld:
 		case s := <-in.sent:
 			in.pass(s)
-		case s := <-in.sigs: // of docker-init: the engine stops the container
+		case s := <-in.sigs: // from docker-init: the engine stops the container
 			in.stopped = in.stopped || s == unix.SIGTERM
 			in.pass(s.(syscall.Signal))
 		case <-late:
 			if !shared() || time.Since(ended) > sharedWait {
-				return status // and with us all that is left
+				return status // and the kernel ends all processes that are left
 			}
 			late = time.After(sharedLook)
 		case <-lost:
-			in.everybody(unix.SIGKILL)
+			in.signalAll(unix.SIGKILL)
 			return launcher.ExitOwnFailure
 		}
 	}
 }
 
-// shared tells whether another container's inner half is in our PID namespace (Spec.PIDsOf): the kernel ends
-// it with the first process, before it has had its grace, or anybody knows why. The other container has no
-// docker-init, and waits for nobody; a `docker exec` is no other container.
+// shared reports whether another container's inner half is in our PID namespace
+// (Spec.PIDsOf): the kernel would end it with the first process, before it has had its
+// grace, and nobody would know why. The other container has no docker-init, and waits for
+// nobody; a `docker exec` is no other container.
 func shared() bool {
 	if os.Getppid() != 1 {
 		return false
@@ -239,20 +244,21 @@ func shared() bool {
 	return false
 }
 
-// pass gives TERM to everybody, for it means the end; any other signal is the
-// program's.
+// pass sends TERM to all processes, for it means the end; any other signal goes to the
+// program.
 func (in *inner) pass(s syscall.Signal) {
 	if s == unix.SIGTERM {
-		in.everybody(s)
+		in.signalAll(s)
 		return
 	}
 	_ = unix.Kill(-in.child, s)
 }
 
-// everybody is the program, the exec sessions, and all that came of them: this process is who inherits orphans.
-// The PID namespace may have another container's processes too (Spec.PIDsOf).
-func (in *inner) everybody(s syscall.Signal) {
-	for range 10 { // who was forked meanwhile is KILLed, too; a TERM is said once
+// signalAll signals the program, the exec sessions, and all their descendants: orphans are
+// inherited by this process. The PID namespace may have another container's processes too
+// (Spec.PIDsOf).
+func (in *inner) signalAll(s syscall.Signal) {
+	for range 10 { // KILL also hits what is forked meanwhile; TERM is sent once
 		all, _ := proc.Here.All()
 		all = proc.Below(all, []int{os.Getpid()}, nil)
 		for _, p := range all {
@@ -278,7 +284,7 @@ func (in *inner) reap() (exited *launcher.Exit, childless bool) {
 		case pid == in.child:
 			exited = exitOf(ws)
 		default:
-			go in.seeOff(pid, exitOf(ws)) // it waits for an exec session that is on its way in, and that may hang
+			go in.reportSession(pid, exitOf(ws)) // it waits for an exec session that is being started, which may hang
 		}
 	}
 }
@@ -290,8 +296,8 @@ func exitOf(ws unix.WaitStatus) *launcher.Exit {
 	return &launcher.Exit{Code: ws.ExitStatus()}
 }
 
-// seeOff tells an exec session's half how the exec session ended, if it was one.
-func (in *inner) seeOff(pid int, exit *launcher.Exit) {
+// reportSession reports the exit of an exec session, if the process was one.
+func (in *inner) reportSession(pid int, exit *launcher.Exit) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if l := in.sessions[pid]; l != nil {
@@ -304,7 +310,7 @@ func (in *inner) seeOff(pid int, exit *launcher.Exit) {
 func begin(cmd Command, fds []int) (int, error) {
 	argv, env := texts(cmd.Argv), overlaid(os.Environ(), texts(cmd.Env))
 	if dir := string(cmd.Dir); dir != "" {
-		_ = os.Chdir(dir) // where a relative name is looked for; that it is not there is told below
+		_ = os.Chdir(dir) // a relative name is looked up there; a missing folder is reported below
 	}
 	path, err := find(argv[0], env)
 	if err != nil {
@@ -328,14 +334,14 @@ func begin(cmd Command, fds []int) (int, error) {
 	case errors.Is(err, syscall.ENOENT):
 		return 0, fmt.Errorf("exec %q: its interpreter (the #! line, or the loader) is not in the image", argv[0])
 	case errors.Is(err, syscall.ENOEXEC):
-		return 0, fmt.Errorf("exec %q: no program for this machine (no #! line, or another architecture)", argv[0])
+		return 0, fmt.Errorf("exec %q: not a program for this machine (no #! line, or another architecture)", argv[0])
 	}
 	return 0, fmt.Errorf("exec %q in the container: %w", argv[0], err)
 }
 
 var errNoProgram = errors.New("not found in the container")
 
-// find looks for the program by the PATH that it will have itself.
+// find looks for the program with the PATH that it will have itself.
 func find(name string, env []string) (string, error) {
 	own := os.Getenv("PATH")
 	defer func() { _ = os.Setenv("PATH", own) }()
@@ -360,7 +366,7 @@ func find(name string, env []string) (string, error) {
 	return "", fmt.Errorf("exec %q: %w: PATH is %s", name, errNoProgram, os.Getenv("PATH"))
 }
 
-// overlaid puts over upon under, a variable once.
+// overlaid merges over into under, each variable once.
 func overlaid(under, over []string) []string {
 	given := map[string]bool{}
 	for _, v := range over {

@@ -12,13 +12,14 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// loaderCache is where an image's dynamic loader has the names of all libraries (ld.so(8)).
+// loaderCache is where an image's dynamic loader keeps the names of all libraries
+// (ld.so(8)).
 const loaderCache = "/etc/ld.so.cache"
 
-// Libraries tells which of some libraries, such as libibverbs.so.1, an image's loader knows.
-// nil: the image has no cache of names, for it is a static one, or of another libc. It makes
-// a container that is never started, and takes it away; labels are for who finds that one, should
-// this process die meanwhile.
+// Libraries reports which of some libraries, such as libibverbs.so.1, an image's loader
+// knows. nil: the image has no such cache, for it is static or has another libc. It makes a
+// container that is never started, and removes it; the labels let a later process find it,
+// should this one die meanwhile.
 func (e *Engine) Libraries(ctx context.Context, image string, labels map[string]string,
 	names ...string) (has map[string]bool, err error) {
 	r, err := e.c.ContainerCreate(ctx, client.ContainerCreateOptions{
@@ -54,7 +55,8 @@ func (e *Engine) Libraries(ctx context.Context, image string, labels map[string]
 	}
 	has = map[string]bool{}
 	for _, name := range names {
-		// Each name ends with a zero, and so does the path that ends with it: it has a folder before it.
+		// Each name ends with a zero byte, and so does the path that ends with the name,
+		// after a slash.
 		has[name] = bytes.Contains(cache, append([]byte("/"+name), 0))
 	}
 	return has, nil

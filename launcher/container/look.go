@@ -14,17 +14,17 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// gpuFile is what a container with a GPU has, whichever way it was asked for.
+// gpuFile is in every container with a GPU, whichever way it was requested.
 const gpuFile = "/dev/nvidiactl"
 
-// look finds out, before the program is there, whether the container has what was asked for:
-// the very files whose user's right to them was looked at, and the GPU. An engine follows a
-// path as root, when it gets to it; who may write on the way may have put a link there since.
+// look checks, before the program starts, whether the container has what was asked for: the
+// very files that the user's right was checked for, and the GPU. An engine follows a path
+// as root, later than that check; who may write on the way may have put a link there since.
 func (o *outer) look(init int) error {
 	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", init), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	switch {
 	case (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) && os.Geteuid() != 0:
-		return nil // the standalone mode: whoever may use the engine has its rights anyway
+		return nil // the standalone mode: who may use the engine has its rights anyway
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH):
 		return o.died(State{})
 	case err != nil:
@@ -52,14 +52,14 @@ func (o *outer) look(init int) error {
 	return nil
 }
 
-// unchanged looks at the sources once more, before an engine mounts them: what was put in the place
-// of one since then is not mounted, but by who wins a race of milliseconds, and that look finds.
+// unchanged checks the sources once more, just before an engine mounts them: a replaced
+// source is not mounted, except in a race of milliseconds, which look catches.
 func unchanged(mounts []Mount) error {
 	for _, m := range mounts {
 		var st unix.Stat_t
 		switch err := unix.Lstat(m.Source, &st); {
 		case m.Ino == 0:
-		case errors.Is(err, unix.EACCES) && os.Geteuid() != 0: // the engine says what it finds
+		case errors.Is(err, unix.EACCES) && os.Geteuid() != 0: // the engine reports what it finds
 		case err != nil:
 			return fmt.Errorf("--mount %s:%s: %w: it was there when the job was prepared: launch again once it "+
 				"is back", m.Source, m.Target, err)
@@ -75,7 +75,7 @@ func (m Mount) swapped() error {
 		"launch again", m.Source, m.Target)
 }
 
-// inside looks at a path as the container's processes would.
+// inside opens a path as the container's processes would see it.
 func inside(root int, path string) (dev, ino uint64, err error) {
 	fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
 	if err != nil {
@@ -89,7 +89,7 @@ func inside(root int, path string) (dev, ino uint64, err error) {
 	return st.Dev, st.Ino, nil
 }
 
-// unified is where v2's tree is mounted beside v1's.
+// unified is where the v2 tree is mounted beside v1's.
 const unified = "/sys/fs/cgroup/unified"
 
 func besideV1() bool {
@@ -97,9 +97,9 @@ func besideV1() bool {
 	return unix.Statfs(unified, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// join brings a container's first processes, and with them all that they fork, into our own
-// group of cgroup v2 where that tree stands beside v1's: an engine then leaves them
-// where it was itself. Where v2 is all there is, they are in a group by Spec.CgroupParent.
+// join moves a container's first processes, and with them all that they fork, into our own
+// group of cgroup v2 where that tree is mounted beside v1's: an engine leaves them in its
+// own group. With v2 alone they are in a group by Spec.CgroupParent.
 func join(pids ...int) error {
 	if !besideV1() || os.Geteuid() != 0 {
 		return nil
@@ -109,7 +109,7 @@ func join(pids ...int) error {
 		return fmt.Errorf("find the ranks' cgroup: %w", err)
 	}
 	if !strings.Contains(own, "/sparkrun") {
-		return nil // a rank without a group of its own
+		return nil // a rank without a cgroup of its own
 	}
 	for _, pid := range pids {
 		err := os.WriteFile(filepath.Join(unified, own, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)

@@ -13,8 +13,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// cacheAt is where Hugging Face's libraries look for models in a container: HF_HOME, or what they
-// make of HOME (huggingface_hub, constants.py). Empty: nowhere that can be mounted.
+// cacheAt is where Hugging Face's libraries look for models in a container: HF_HOME, or
+// what they derive from HOME (huggingface_hub, constants.py). Empty: nowhere that can be
+// mounted.
 func cacheAt(home, hfHome string) string {
 	at := hfHome
 	if at == "" && home != "/" {
@@ -26,8 +27,9 @@ func cacheAt(home, hfHome string) string {
 	return path.Clean(at)
 }
 
-// ModelCache is the mount of the models that a user has on this node; nil: none. One that the job does not name
-// is mounted where it is there. missing tells of one that it names, and that has to be made.
+// ModelCache is the mount of the user's model cache on this node; nil: none. A cache that
+// the job does not name is mounted if it exists. missing: the job names one that has to be
+// made.
 func ModelCache(u login.User, c *launcher.Container, hfHome string) (m *Mount, missing bool, err error) {
 	at := cacheAt(u.Home, hfHome)
 	source := c.ModelCache
@@ -39,12 +41,12 @@ func ModelCache(u login.User, c *launcher.Container, hfHome string) (m *Mount, m
 	case source == launcher.NoModelCache || at == "":
 		return nil, false, nil
 	case c.ModelCache == "" && (covered || mountedAt(c.Mounts, at)):
-		return nil, false, nil // the user has said what is there
+		return nil, false, nil // the user has mounted something there
 	}
 	found, err := mountOf(u, launcher.Mount{Source: source, Target: at})
 	switch {
 	case err == nil && found.File:
-		err = errors.New("is no folder")
+		err = errors.New("is not a folder")
 	case errors.Is(err, errNotHere) && c.ModelCache != "":
 		return &Mount{Source: source, Target: at}, true, nil
 	}
@@ -52,12 +54,12 @@ func ModelCache(u login.User, c *launcher.Container, hfHome string) (m *Mount, m
 	case err != nil && c.ModelCache != "":
 		return nil, false, fmt.Errorf("--model-cache %s: %w", source, err)
 	case err != nil:
-		return nil, false, nil //nolint:nilerr // it is not there, or not for this user
+		return nil, false, nil //nolint:nilerr // it does not exist, or this user may not use it
 	}
 	return &found, false, nil
 }
 
-// targets are mounts of which nothing is known yet but where they are to be.
+// targets are mounts of which only the target is known.
 func targets(mounts []launcher.Mount) (out []Mount) {
 	for _, m := range mounts {
 		out = append(out, Mount{Source: m.Source, Target: m.Target})
@@ -74,7 +76,7 @@ func mountedAt(mounts []launcher.Mount, at string) bool {
 	return false
 }
 
-// makeCache makes a folder for models, the user's own: an engine would make it root's.
+// makeCache makes a folder for models that the user owns: an engine would make it root's.
 func makeCache(u login.User, m *Mount) error {
 	err := u.Do(func() error {
 		if err := os.MkdirAll(m.Source, 0o755); err != nil {

@@ -66,7 +66,7 @@ func TestModelCache(t *testing.T) {
 		t.Errorf("with an HF_HOME that is none: %q", got)
 	}
 	if got := source(launcher.Container{ModelCache: "/etc/hostname"}, ""); !strings.Contains(got,
-		"--model-cache /etc/hostname: is no folder") {
+		"--model-cache /etc/hostname: is not a folder") {
 		t.Errorf("a file: %q", got)
 	}
 

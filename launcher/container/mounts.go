@@ -17,9 +17,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// mounts are what the containers of an attempt see of the host, with the model cache last where there is one: missing
-// tells that it has yet to be made. Sources are looked at with the user's eyes, and the administrator's rules asked.
-// What was found there is noted, for an engine follows a path as root.
+// mounts are what the containers of an attempt see of the host, with the model cache last
+// if there is one; missing: it has yet to be made. Sources are checked with the user's
+// rights, and against the administrator's rules. What was found is noted, for an engine
+// follows a path as root.
 func (h *Host) mounts(ctx context.Context, at Attempt, args Args) (all []Mount, missing bool, err error) {
 	c := at.Assignment.Spec.MainStage().Container
 	allowed := func(m Mount) bool { return h.allow(ctx, at.User, c.Image, []Mount{m}, Args{}) == nil }
@@ -33,7 +34,7 @@ func (h *Host) mounts(ctx context.Context, at Attempt, args Args) (all []Mount, 
 	if err != nil {
 		return nil, false, err
 	}
-	// What a workload offers and nobody has asked for is left out where the rules refuse it.
+	// A model cache that only the workload has named is left out if the rules refuse it.
 	var asked []Mount
 	for i, m := range c.Mounts {
 		if !m.Make || allowed(found[i]) {
@@ -60,7 +61,7 @@ func mountOf(u login.User, m launcher.Mount) (Mount, error) {
 	out := Mount{Target: m.Target, ReadOnly: m.ReadOnly}
 	err := u.Do(func() error {
 		real, err := filepath.EvalSymlinks(m.Source)
-		if errors.Is(err, fs.ErrNotExist) && m.Make { // a dry run: prepare has made it
+		if errors.Is(err, fs.ErrNotExist) && m.Make { // a dry run: prepare would make it
 			out.Source = m.Source
 			return nil
 		}
@@ -88,8 +89,8 @@ func mountOf(u login.User, m launcher.Mount) (Mount, error) {
 	return out, err
 }
 
-// MakeMounts makes the folders that a job's containers are to have even where a node has none
-// yet: caches of its user, by that user's rights alone.
+// MakeMounts makes the folders that a job's containers need even on a node that has none
+// yet: caches of its user, made with that user's rights.
 func MakeMounts(ctx context.Context, as launcher.Assignment) error {
 	c := as.Spec.MainStage().Container
 	if c == nil {
@@ -110,8 +111,8 @@ func MakeMounts(ctx context.Context, as launcher.Assignment) error {
 	return nil
 }
 
-// placesAreThere looks, with the user's eyes, for the place of each mount that lies below another: an engine
-// would make one that is missing as root, in a folder of the host.
+// placesAreThere checks, with the user's rights, that the target of each mount below
+// another one exists: an engine would make a missing one as root, in a folder of the host.
 func placesAreThere(u login.User, s Spec) error {
 	return u.Do(func() error {
 		for _, to := range s.Places() {
@@ -144,7 +145,7 @@ func placeIn(u login.User, source, rest string, file bool) error {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return errors.New("not found here: create it on every node, or choose another place")
 	case errors.Is(err, unix.ELOOP):
-		return errors.New("is, or lies behind, a link: choose the place to which that leads")
+		return errors.New("is a link, or lies behind one: choose the place that it leads to")
 	case err != nil:
 		return u.Cause(err)
 	}
@@ -154,17 +155,17 @@ func placeIn(u login.User, source, rest string, file bool) error {
 		return u.Cause(err)
 	}
 	if folder := st.Mode&unix.S_IFMT == unix.S_IFDIR; folder == file {
-		return errors.New("is a folder where a file is to be, or the reverse: choose another place")
+		return errors.New("is a folder and must be a file, or the reverse: choose another place")
 	}
 	return nil
 }
 
-// identify notes what the mounts are whose sources are ours to make, once these are there: an engine
-// follows a path as root, and the folders are the user's by then.
+// identify notes the device and inode of the sources that we make ourselves, once they
+// exist: an engine follows a path as root, and the folders belong to the user by then.
 func identify(mounts []Mount, who login.User) error {
 	for i, m := range mounts {
 		if m.Ino != 0 {
-			continue // by login.mount
+			continue // login.mount has noted it
 		}
 		var st unix.Stat_t
 		switch err := unix.Lstat(m.Source, &st); {

@@ -21,9 +21,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// OuterArg in the place of a shim's folder makes this program the outer half. It
-// reads an Order from descriptor 3 to its end and tells on 4 what came of it: one
-// Answer, then the end. 5 is what an Order hands over beside 0, 1 and 2.
+// OuterArg instead of a shim's folder makes this program the outer half. It reads an Order
+// from descriptor 3 to its end and writes one Answer to 4, then closes it. 5 is what an
+// Order passes on beside 0, 1 and 2.
 const (
 	OuterArg = "@outer"
 	orderFD  = 3
@@ -31,35 +31,35 @@ const (
 	moreFD   = 5
 )
 
-// startWait bounds what an engine may take to make and start a container, and
-// the container to ask for its command. Unpacked images start in a second; disks
-// may be busy.
+// startWait bounds the time an engine takes to make and start a container, and the
+// container to ask for its command. Unpacked images start in a second; disks may be busy.
 const startWait = 2 * time.Minute
 
-// Order is one rank in a container.
+// Order asks for one rank in a container.
 type Order struct {
 	Socket  string  `json:"socket"` // of the engine
 	Spec    Spec    `json:"spec"`
 	Command Command `json:"command"`
 	// More: the program's descriptor 3 is the outer half's 5.
 	More    bool `json:"more,omitempty"`
-	Session bool `json:"guest,omitempty"` // the container is there: the command runs in it beside its program
+	Session bool `json:"guest,omitempty"` // the container exists: the command runs in it beside its program
 }
 
-// Answer is what became of an Order: the program runs, or Error says why it never
-// will. Nothing of a container is left then, if the engine answers.
+// Answer is the result of an Order: the program runs, or Error says why it never will. Then
+// nothing of a container is left, if the engine answers.
 type Answer struct {
 	Container string `json:"container,omitempty"` // its id
 	Init      int    `json:"init,omitempty"`      // PID of its first process, with which all others end
-	// PID of the program on the host, by which the kernel's log calls it; 0: not found out
+	// Program is the PID of the program on the host, as in the kernel's log; 0: not known.
 	Program int    `json:"program,omitempty"`
 	Error   string `json:"error,omitempty"`
-	// of an error that is the command's fault: 127 where there is no such program, else 126
+	// Code of an error that is the command's fault: 127 where there is no such program,
+	// else 126.
 	Code  int  `json:"code,omitempty"`
 	Ended bool `json:"ended,omitempty"` // by a TERM, before the program began
 }
 
-// outer is in the rank's place on the host.
+// outer stands in the rank's place on the host.
 type outer struct {
 	order    Order
 	answer   *os.File
@@ -68,7 +68,7 @@ type outer struct {
 	id       string
 	line     *line
 	inner    int               // PID of the inner half on the host
-	sessions *net.UnixListener // for exec sessions; an exec session has none
+	sessions *net.UnixListener // listener for exec sessions; an exec session has none
 }
 
 func runOuter() int {
@@ -77,7 +77,7 @@ func runOuter() int {
 	unix.CloseOnExec(answerFD)
 	signal.Notify(o.sigs)
 	if err := json.NewDecoder(os.NewFile(orderFD, "order")).Decode(&o.order); err != nil {
-		return launcher.ExitOwnFailure // whoever forked us died before it could tell
+		return launcher.ExitOwnFailure // the process that forked us died before it could send it
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), startWait,
 		fmt.Errorf("the engine took longer than %s", startWait))
@@ -85,7 +85,7 @@ func runOuter() int {
 	init, late, err := o.begin(ctx)
 	if err != nil {
 		o.giveUp()
-		var no *unexecd
+		var no *execError
 		b := Answer{Error: err.Error(), Ended: errors.Is(err, errTold)}
 		if errors.As(err, &no) {
 			b.Code = no.code
@@ -102,13 +102,13 @@ func (o *outer) tell(b Answer) {
 	o.answer.Close()
 }
 
-// begin makes the container, starts it and hands over the command. The deadline of ctx is for all
-// of it. A TERM ends it too, until the command is handed over; one that comes later is given back
-// as late: it is the program's, if there is one.
+// begin makes the container, starts it and sends the command. The deadline of ctx is for
+// all of it. A TERM ends it too, until the command is sent; a later one is returned as
+// late: it is for the program, if there is one.
 func (o *outer) begin(ctx context.Context) (init int, late []os.Signal, err error) {
 	making, cancel := context.WithCancelCause(ctx)
 	over, told := make(chan struct{}), make(chan []os.Signal)
-	go func() { // its join is told
+	go func() { // joined by told
 		var handed []os.Signal
 		for {
 			select {
@@ -131,7 +131,7 @@ func (o *outer) begin(ctx context.Context) (init int, late []os.Signal, err erro
 		cancel(nil)
 	}()
 	if o.order.Session {
-		err = o.visit(making)
+		err = o.execInside(making)
 	} else {
 		init, err = o.found(making)
 	}
@@ -157,7 +157,7 @@ func (o *outer) found(ctx context.Context) (init int, err error) {
 	return init, o.await(ctx, ln, init)
 }
 
-// create has the engine make and start the container, and looks at it.
+// create makes and starts the container, and checks it.
 func (o *outer) create(ctx context.Context) (ln *net.UnixListener, init int, err error) {
 	if ln, err = listenHand(o.order.Spec); err != nil {
 		return nil, 0, err
@@ -192,7 +192,7 @@ func (o *outer) create(ctx context.Context) (ln *net.UnixListener, init int, err
 	return ln, st.PID, o.look(st.PID)
 }
 
-// maxTold bounds what the inner half says in all: an error, or two lines.
+// maxTold bounds all that the inner half sends: an error, or two messages.
 const maxTold = 64 << 10
 
 var (
@@ -200,7 +200,7 @@ var (
 	errHanded = errors.New("the command is handed over")
 )
 
-// cause is why ctx ended, where that is why something failed.
+// cause is why ctx ended, if that made something fail.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -208,7 +208,7 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// died says what is known of a container that ended before its program began.
+// died returns what is known of a container that ended before its program began.
 func (o *outer) died(st State) error {
 	why := st.Error
 	if st.OOMKilled {
@@ -252,7 +252,7 @@ func (o *outer) await(ctx context.Context, ln *net.UnixListener, init int) error
 	return join(init, o.inner)
 }
 
-// accept waits for the rank's user, and gives the PID of who connected.
+// accept waits for the rank's user, and returns the PID of the process that connected.
 func (o *outer) accept(ln *net.UnixListener) (pid int, err error) {
 	for {
 		c, err := ln.AcceptUnix()
@@ -264,15 +264,15 @@ func (o *outer) accept(ln *net.UnixListener) (pid int, err error) {
 			o.line = newLine(c)
 			return pid, nil
 		}
-		c.Close() // a stranger, who had no business in that folder
+		c.Close() // an unknown process, which has no right to be in that folder
 	}
 }
 
-// meet gives the inner half the command, and hears what came of it.
+// meet sends the command to the inner half, and reads the result.
 func (o *outer) meet(ctx context.Context) error {
-	o.line.dec = json.NewDecoder(io.LimitReader(o.line, maxTold)) // the rank's user may be who talks
-	// From here on the connection says when nobody is there any more, behind what was said: a
-	// program may run, end, and its container with it, before this is read.
+	o.line.dec = json.NewDecoder(io.LimitReader(o.line, maxTold)) // the other end may be a process of the rank's user
+	// From here on the end of the connection, after all messages, says that the inner half
+	// is gone: a program may run and end, and its container with it, before this is read.
 	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })
 	defer end()
 	var m toOuter
@@ -282,34 +282,34 @@ func (o *outer) meet(ctx context.Context) error {
 	}
 	err := o.line.give(o.order.Command, fds)
 	if o.order.More {
-		unix.Close(moreFD) // the program's alone from now on, so that it ends with it
+		unix.Close(moreFD) // held by the program alone from now on, so that it ends with it
 	}
 	if err == nil {
 		err = o.line.dec.Decode(&m)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("container %s has the command and does not say whether it runs: %w", o.order.Spec.Name,
+		return fmt.Errorf("container %s has got its command and does not say whether that runs: %w", o.order.Spec.Name,
 			context.Cause(ctx))
 	case err != nil:
 		return fmt.Errorf("container %s ended as its program began: %s", o.order.Spec.Name, o.why())
 	}
 	if m.Error != "" {
-		return &unexecd{m.Error[:min(len(m.Error), 4096)], m.Code}
+		return &execError{m.Error[:min(len(m.Error), 4096)], m.Code}
 	}
 	return nil
 }
 
-// unexecd says that a command could not be run, with a shell's code for that.
-type unexecd struct {
+// execError is the error of a command that could not be run, with a shell's code for that.
+type execError struct {
 	text string
 	code int
 }
 
-func (e *unexecd) Error() string { return e.text }
+func (e *execError) Error() string { return e.text }
 
-// whenGone gives a channel that is closed once a process is gone, whoever's child it
-// is, or ctx has ended.
+// whenGone returns a channel that is closed once a process is gone, whoever's child it is,
+// or ctx has ended.
 func whenGone(ctx context.Context, pid int) (<-chan struct{}, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -323,7 +323,7 @@ func whenGone(ctx context.Context, pid int) (<-chan struct{}, error) {
 	}
 	gone := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
-	go func() { // its join is gone
+	go func() { // joined by gone
 		defer close(gone)
 		defer f.Close()
 		defer stop()
@@ -335,24 +335,24 @@ func whenGone(ctx context.Context, pid int) (<-chan struct{}, error) {
 	return gone, nil
 }
 
-// giveUp takes away what was made, if the engine lets it.
+// giveUp removes what was made, if the engine does so.
 func (o *outer) giveUp() {
 	if o.engine == nil || o.id == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
 	defer cancel()
-	_ = o.engine.Remove(ctx, o.id) // else the sweep will
+	_ = o.engine.Remove(ctx, o.id) // else the sweep does
 }
 
 // removeWait bounds a removal that nobody needs to wait for.
 const removeWait = 10 * time.Second
 
-// watch passes signals on, first those that came before, until the program has ended, and ends
-// the same way.
+// watch passes signals on, first those that came before, until the program has ended, and
+// then ends in the same way.
 func (o *outer) watch(late []os.Signal) int {
-	// Its output is the program's alone from now on, so that it ends with it. The
-	// last descriptor stays, for a word of ours.
+	// Its output is held by the program alone from now on, so that it ends with it. The
+	// last descriptor stays, for our own message.
 	if null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
 		_ = unix.Dup3(null, 0, 0)
 		_ = unix.Dup3(null, 1, 0)
@@ -363,7 +363,7 @@ func (o *outer) watch(late []os.Signal) int {
 		_ = o.line.dec.Decode(&m)
 		exit <- m
 	}()
-	var one sync.Mutex // writes at a time
+	var one sync.Mutex // one write at a time
 	say := func(m toInner) error {
 		one.Lock()
 		defer one.Unlock()
@@ -391,7 +391,7 @@ func (o *outer) watch(late []os.Signal) int {
 				fmt.Fprintf(os.Stderr, "sparkrun: container %s%s%s\n", o.order.Spec.Name, launcher.EndedFromOutside, o.why())
 			}
 			switch {
-			case e == nil: // an exec session goes with the container, of which its rank tells
+			case e == nil: // an exec session ends with the container, which its rank reports
 				return dieBy(syscall.SIGKILL)
 			case e.Signal > 0 && e.Signal <= 64 && !slices.Contains(stops, syscall.Signal(e.Signal)):
 				return dieBy(syscall.Signal(e.Signal))
@@ -401,10 +401,10 @@ func (o *outer) watch(late []os.Signal) int {
 	}
 }
 
-// stops end nothing: no program has ended by one.
+// stops do not end a program.
 var stops = []syscall.Signal{unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU}
 
-// why is what the engine knows of a container that is gone.
+// why is what the engine knows about a container that is gone.
 func (o *outer) why() string {
 	if o.engine == nil {
 		return "its rank has ended"
@@ -420,17 +420,17 @@ func (o *outer) why() string {
 	case err == nil && st.Error != "":
 		return st.Error
 	}
-	return "by docker kill, docker stop or docker rm, by its engine's end, or by the kernel"
+	return "by docker kill, docker stop or docker rm, by the end of its engine, or by the kernel"
 }
 
-// dieBy ends this process by a signal, as the shell's and the shim's waitpid
-// then see it. Go's own handler would print a trace for some, so it is taken
-// away, which package signal cannot do for these.
+// dieBy ends this process by a signal, so that the waitpid of shell and shim sees the same
+// one. Go's own handler would print a trace for some signals, so it is removed, which
+// package signal cannot do for these.
 func dieBy(s syscall.Signal) int {
-	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // the core would be ours
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // the core would be this process's
 	var zero [4]uint64                                   // struct sigaction of the kernel: SIG_DFL, no flags, an empty mask
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&zero)), 0, 8, 0, 0)
 	_ = unix.Kill(os.Getpid(), s)
-	time.Sleep(time.Second) // it comes before
+	time.Sleep(time.Second) // the signal comes before this ends
 	return launcher.Exit{Signal: int(s)}.Status()
 }

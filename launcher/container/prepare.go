@@ -17,18 +17,19 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// ibverbs is what an image needs for the ranks in it to reach the NICs past the kernel.
+// ibverbs is the library by which ranks in an image reach the NICs, past the kernel.
 const ibverbs = "libibverbs.so.1"
 
-// Prepared is what was found out for an attempt's containers. It lies in the attempt's folder:
-// what was looked at is what a later incarnation of the agent starts.
+// Prepared is what was found out for an attempt's containers. It is kept in the attempt's
+// folder: also after a restart of the agent, what was checked is what starts.
 type Prepared struct {
 	Socket  string             `json:"socket"`
 	Image   launcher.ImageSeen `json:"image"`
 	Workdir string             `json:"workdir"`
 	// Spec is what all ranks share.
 	Spec Spec `json:"spec"`
-	// Group is the folder of the containers' cgroup, where they have one beside the ranks'.
+	// Group is the folder of the containers' cgroup, if they have one beside the ranks'
+	// group.
 	Group string `json:"group,omitempty"`
 
 	dir      string // the attempt's
@@ -38,7 +39,7 @@ type Prepared struct {
 
 func preparedPath(dir string) string { return filepath.Join(dir, "box.json") }
 
-// ReadPrepared gives what lies in an attempt's folder; nil: its ranks run on the host.
+// ReadPrepared reads it from an attempt's folder; nil: the ranks run on the host.
 func ReadPrepared(dir string) (*Prepared, error) {
 	b, err := os.ReadFile(preparedPath(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,10 +55,11 @@ func ReadPrepared(dir string) (*Prepared, error) {
 	return &p, nil
 }
 
-// Unpulled: the image is not here, and a launch would pull it; nothing is known of it.
+// Unpulled: the image is not here, and a launch would pull it; nothing else is known about
+// it.
 func (p *Prepared) Unpulled() bool { return p != nil && p.unpulled }
 
-// ImageSeen is the image that was looked at; nil: there is none, or none yet.
+// ImageSeen is the image that was found; nil: there is none, or none yet.
 func (p *Prepared) ImageSeen() *launcher.ImageSeen {
 	if p == nil || p.unpulled {
 		return nil
@@ -65,7 +67,7 @@ func (p *Prepared) ImageSeen() *launcher.ImageSeen {
 	return &p.Image
 }
 
-// OnHost is where a path of the container lies on this node; empty: in the image.
+// OnHost is where a path of the container is on this node; empty: in the image.
 func (p *Prepared) OnHost(inside string) string {
 	best, at := "", ""
 	for _, m := range p.Spec.Mounts {
@@ -77,17 +79,18 @@ func (p *Prepared) OnHost(inside string) string {
 	return best
 }
 
-// Attempt is whose containers are prepared.
+// Attempt is the attempt whose containers are prepared.
 type Attempt struct {
 	Assignment launcher.Assignment
 	Dir        string // its folder
 	User       login.User
-	Own        []Mount // of folders that are laid out for it before its ranks start
+	Own        []Mount // of folders that are made for it before its ranks start
 	HFHome     string  // the ranks' HF_HOME
 }
 
-// Prepare finds out what the containers of an attempt need. It changes nothing but, where an
-// image is looked into, the engine for a moment. A job starts in spite of warnings, and is told of them.
+// Prepare finds out what the containers of an attempt need. It changes nothing, except for
+// a short-lived container where an image is looked into. Warnings are for the user; the job
+// starts all the same.
 func (h *Host) Prepare(ctx context.Context, at Attempt) (p *Prepared, warnings []string, err error) {
 	as, st := at.Assignment, at.Assignment.Spec.MainStage()
 	c := st.Container
@@ -136,7 +139,7 @@ func (h *Host) Prepare(ctx context.Context, at Attempt) (p *Prepared, warnings [
 	p.Spec.CgroupParent, p.Group = groupOf(cgroupRoot, facts.SystemdRuns, h.groupName(as.Key))
 	whole := h.Rank(p, as, as.FirstRank, nil)
 	if unpulled {
-		whole.Image = "sha256:" // has one once it is here
+		whole.Image = "sha256:" // the Spec has an ID once the image is here
 	}
 	if err := whole.Validate(); err != nil {
 		return nil, nil, err
@@ -154,7 +157,8 @@ func (h *Host) Prepare(ctx context.Context, at Attempt) (p *Prepared, warnings [
 	return p, warnings, nil
 }
 
-// image looks at what the engine has. unpulled: it is not there, and a launch would pull it.
+// image finds the image in the engine. unpulled: it is not there, and a launch would pull
+// it.
 func (h *Host) image(ctx context.Context, e *Engine, at Attempt) (im Image, unpulled bool, err error) {
 	c := at.Assignment.Spec.MainStage().Container
 	im, err = e.Image(ctx, c.Image)
@@ -165,7 +169,7 @@ func (h *Host) image(ctx context.Context, e *Engine, at Attempt) (im Image, unpu
 		return Image{}, false, err
 	}
 	if strings.HasPrefix(strings.TrimPrefix(im.ID, "sha256:"), strings.TrimPrefix(c.Image, "sha256:")) {
-		// It was named by the beginning of its ID, which a rule could take for a name.
+		// The user gave the beginning of its ID, which a rule could take for a name.
 		if err := h.allow(ctx, at.User, im.ID, nil, Args{}); err != nil {
 			return Image{}, false, err
 		}
@@ -177,20 +181,21 @@ func (h *Host) image(ctx context.Context, e *Engine, at Attempt) (im Image, unpu
 	return im, false, nil
 }
 
-// unpullable says why no launch would pull an image that is not on this node; nil: one would.
+// unpullable says why no launch would pull an image that is not on this node; nil: one
+// would.
 func unpullable(c *launcher.Container) error {
 	if c.Pull == launcher.PullNever {
 		return fmt.Errorf("image %s is not on this node, and --pull never: "+
 			"`docker pull %[1]s` here, or leave --pull out", c.Image)
 	}
 	if isID(c.Image) {
-		return fmt.Errorf("image %s is not on this node, and no registry knows an engine's IDs: "+
+		return fmt.Errorf("image %s is not on this node, and an engine's IDs cannot be pulled: "+
 			"name it by its reference", c.Image)
 	}
 	return nil
 }
 
-// withoutVerbs warns of an image whose ranks cannot use the fabric.
+// withoutVerbs warns about an image whose ranks cannot use the fabric.
 func (h *Host) withoutVerbs(
 	ctx context.Context, e *Engine, as launcher.Assignment, id string,
 ) (warnings []string, err error) {
@@ -205,11 +210,11 @@ func (h *Host) withoutVerbs(
 	if has == nil || has[ibverbs] {
 		return nil, nil
 	}
-	return []string{fmt.Sprintf("image %s has no %s: its ranks meet over TCP, at a fraction of the fabric's speed: "+
+	return []string{fmt.Sprintf("image %s has no %s: its ranks talk over TCP, at a fraction of the fabric's speed: "+
 		"install rdma-core in it (libibverbs1 ibverbs-providers)", as.Spec.MainStage().Container.Image, ibverbs)}, nil
 }
 
-// allow asks the administrator's rules.
+// allow applies the administrator's rules.
 func (h *Host) allow(ctx context.Context, who login.User, image string, mounts []Mount, args Args) error {
 	wish := Wish{User: who.Name, Image: image, Elevates: args.Elevates()}
 	for _, m := range mounts {
@@ -225,14 +230,14 @@ func (h *Host) allow(ctx context.Context, who login.User, image string, mounts [
 	return h.cfg.Contain(ctx, wish)
 }
 
-// LayOut writes what a later incarnation has to know, and makes the containers' cgroup, by which
-// the packet filter knows them: before the filter is, and before there is a container.
+// LayOut writes what is needed after a restart, and makes the containers' cgroup, by which
+// the packet filter knows them: before the filter is set, and before there is a container.
 func (h *Host) LayOut(ctx context.Context, p *Prepared, c *launcher.Container, who login.User) error {
 	if p.cache != nil {
 		if err := makeCache(who, p.cache); err != nil {
 			return err
 		}
-		// The rules are asked of where it is now, with no link on the way.
+		// The rules apply to its real path, without links.
 		if err := h.allow(ctx, who, c.Image, []Mount{*p.cache}, Args{}); err != nil {
 			return err
 		}
@@ -255,8 +260,8 @@ func (h *Host) LayOut(ctx context.Context, p *Prepared, c *launcher.Container, w
 	return durable.Swap(preparedPath(p.dir), b, 0o600)
 }
 
-// Forget is for an attempt that is over. A group in which a container is still being removed
-// goes with the next sweep.
+// Forget is called when an attempt is over. A cgroup in which a container is still being
+// removed is removed by the next sweep.
 func (h *Host) Forget(p *Prepared) {
 	if p != nil && p.Group != "" {
 		_ = os.Remove(p.Group)

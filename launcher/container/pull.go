@@ -16,10 +16,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// tellPull is between two words on how far a pull has come.
+// tellPull is the time between two progress reports of a pull.
 const tellPull = 5 * time.Second
 
-// BringImage asks a registry where the job wants it to be asked.
+// BringImage pulls the job's image, where the job wants that.
 func (h *Host) BringImage(ctx context.Context, as launcher.Assignment, tell func(string)) error {
 	c := as.Spec.MainStage().Container
 	if c == nil || c.Pull == launcher.PullNever || isID(c.Image) {
@@ -33,7 +33,8 @@ func (h *Host) BringImage(ctx context.Context, as launcher.Assignment, tell func
 		return err
 	}
 	if c.Pull != launcher.PullAlways {
-		// What the engine is besides is asked of it with the rest: that takes it as long as all of this.
+		// The engine's other properties are asked for later, with the rest: that takes as
+		// long as this question.
 		there, err := h.hasImage(ctx, c.Image)
 		if err != nil || there {
 			return err
@@ -72,7 +73,7 @@ func (h *Host) BringImage(ctx context.Context, as launcher.Assignment, tell func
 
 func (h *Host) hasImage(ctx context.Context, ref string) (bool, error) {
 	if h.cfg.Engine == nil {
-		return false, nil // which is told by who needs one
+		return false, nil // the caller that needs an engine reports that
 	}
 	asked, cancel := context.WithTimeoutCause(ctx, engineWait, errSilent(h.cfg.Engine.Socket, engineWait))
 	defer cancel()
@@ -90,19 +91,20 @@ func (h *Host) hasImage(ctx context.Context, ref string) (bool, error) {
 	return true, nil
 }
 
-// isID tells whether an image is named by its engine's number for it.
+// isID reports whether an image is named by its engine's ID.
 func isID(image string) bool { return strings.HasPrefix(image, "sha256:") }
 
-// maxDockerConfig is as much as is read of it, in bytes.
+// maxDockerConfig is how much of it is read, in bytes.
 const maxDockerConfig = 1 << 20
 
-// registryAuth reads what the user has for an image's registry on this node, with the user's rights.
+// registryAuth reads the user's credentials for an image's registry on this node, with the
+// user's rights.
 func registryAuth(u login.User, image string) (auth string, err error) {
 	err = u.Do(func() error {
-		// It is the user's: neither a pipe nor a file without end is to hold up the agent.
+		// The file is the user's: neither a pipe nor an endless file may hold up the agent.
 		f, err := os.OpenFile(filepath.Join(u.Home, ".docker", "config.json"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
-			return nil //nolint:nilerr // none that the user has
+			return nil //nolint:nilerr // the user has none
 		}
 		defer f.Close()
 		if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {

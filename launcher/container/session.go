@@ -14,21 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An exec session is a command in a container beside its program. On the host an outer half of its own stands for it:
-// that asks the rank's outer half, at sessionSocket, to have the inner half connect to the session's own socket, and
-// hands over the command there. It takes no engine, and no namespace is entered: the command is the inner half's
-// child, and has what that has.
+// An exec session is a command in a container beside its program. On the host it has an
+// outer half of its own, which asks the rank's outer half, at sessionSocket, to have the
+// inner half connect to the session's own socket, and sends the command there. No engine is
+// used and no namespace is entered: the command is the inner half's child, and has what
+// that has.
 
-// sessionSocket lies in Spec.HandDir. It is ours alone: what runs in the container sees it and may not connect.
+// sessionSocket is in Spec.HandDir. It is ours alone: processes in the container see it and
+// may not connect.
 const sessionSocket = "door.sock"
 
-// knock asks that the inner half connect to a socket beside sessionSocket.
-type knock struct {
+// sessionRequest asks the inner half to connect to a socket beside sessionSocket.
+type sessionRequest struct {
 	Session string `json:"guest"`
 }
 
-// maxKnock bounds what is read of one, in bytes.
-const maxKnock = 4 << 10
+// maxSessionRequest bounds what is read of one, in bytes.
+const maxSessionRequest = 4 << 10
 
 // listenSessions listens for exec sessions.
 func listenSessions(s Spec) (*net.UnixListener, error) {
@@ -43,7 +45,7 @@ func listenSessions(s Spec) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// answerSessions passes on who asks, until the listener is closed.
+// answerSessions passes on requests until the listener is closed.
 func answerSessions(listener *net.UnixListener, pass func(toInner) error) {
 	for {
 		c, err := listener.Accept()
@@ -51,28 +53,28 @@ func answerSessions(listener *net.UnixListener, pass func(toInner) error) {
 			return
 		}
 		if err != nil {
-			time.Sleep(askAgain) // EMFILE: sessions end as well as they begin
+			time.Sleep(askAgain) // EMFILE: sessions end, and free descriptors
 			continue
 		}
 		go func() { // ends with its deadline
 			defer c.Close()
 			_ = c.SetDeadline(time.Now().Add(handWait))
-			var k knock
-			if json.NewDecoder(io.LimitReader(c, maxKnock)).Decode(&k) == nil && k.Session != "" {
+			var k sessionRequest
+			if json.NewDecoder(io.LimitReader(c, maxSessionRequest)).Decode(&k) == nil && k.Session != "" {
 				_ = pass(toInner{Session: filepath.Base(k.Session)})
 			}
 		}()
 	}
 }
 
-// askAgain is between two attempts of what fails for want of descriptors.
+// askAgain is the time between two attempts when descriptors are short.
 const askAgain = 200 * time.Millisecond
 
-// visit hands a command over to the container of another outer half.
-func (o *outer) visit(ctx context.Context) (err error) {
+// execInside runs a command in the container of another outer half.
+func (o *outer) execInside(ctx context.Context) (err error) {
 	s := o.order.Spec
 	name := fmt.Sprintf("guest-%d.sock", os.Getpid())
-	_ = os.Remove(filepath.Join(s.HandDir, name)) // of one of this number that was killed
+	_ = os.Remove(filepath.Join(s.HandDir, name)) // left by a killed session of this number
 	ln, err := listenAt(s.HandDir, name)
 	if err != nil {
 		return err
@@ -83,9 +85,9 @@ func (o *outer) visit(ctx context.Context) (err error) {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, handWait,
-		fmt.Errorf("container %s did not call for %s: is it stopped (docker pause)?", s.Name, handWait))
+		fmt.Errorf("container %s did not connect within %s: is it stopped (docker pause)?", s.Name, handWait))
 	defer cancel()
-	if err := o.knock(name); err != nil {
+	if err := o.requestSession(name); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ln.SetDeadline(time.Unix(1, 0)) })
@@ -94,17 +96,17 @@ func (o *outer) visit(ctx context.Context) (err error) {
 	return cause(ctx, err)
 }
 
-func (o *outer) knock(session string) error {
+func (o *outer) requestSession(session string) error {
 	s := o.order.Spec
 	dir, err := os.OpenFile(s.HandDir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return fmt.Errorf("open folder of the hand-over: %w", err)
+		return fmt.Errorf("open folder of the container's socket: %w", err)
 	}
 	defer dir.Close()
 	c, err := net.Dial("unix", inDir(dir, sessionSocket))
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("container %s was started by an older sparkrun, which runs no command beside its ranks: "+
+		return fmt.Errorf("container %s was started by an older sparkrun, which cannot run commands beside its ranks: "+
 			"docker exec -it %[1]s COMMAND, on its machine", s.Name)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("container %s is ending", s.Name)
@@ -112,5 +114,5 @@ func (o *outer) knock(session string) error {
 		return fmt.Errorf("reach container %s: %w", s.Name, err)
 	}
 	defer c.Close()
-	return json.NewEncoder(c).Encode(knock{Session: session})
+	return json.NewEncoder(c).Encode(sessionRequest{Session: session})
 }

@@ -15,34 +15,34 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// What is mounted into each container, and how its entrypoint is called.
+// What is mounted into each container, and the argument of its entrypoint.
 const (
 	insideDir = "/run/sparkrun"
 	// InsideProgram is this program.
 	InsideProgram = insideDir + "/sparkrun"
 	insideHand    = insideDir + "/hand"
-	// InnerArg in the place of a shim's folder makes this program the inner half.
+	// InnerArg instead of a shim's folder makes this program the inner half.
 	InnerArg = "@inner"
 )
 
-// homeBytes bounds a HOME in memory: caches of compilers, not of models.
+// homeBytes bounds a HOME in memory: for caches of compilers, not of models.
 const homeBytes = 1 << 30
 
-// defaultStack is what hardware-minded images of NVIDIA's ask for, in bytes.
+// defaultStack is what NVIDIA recommends for its images, in bytes.
 const defaultStack = 64 << 20
 
-// Spec is one container, whole: nothing is looked up any more.
+// Spec is one container, complete: nothing else is looked up.
 type Spec struct {
-	// Name is given once by an engine: it is what keeps a second container of the same
-	// rank from being made.
+	// Name is unique in an engine, which prevents a second container of the same rank.
 	Name   string            `json:"name"`
 	Image  string            `json:"image"` // an ID, sha256:...: what was checked is what runs
 	Labels map[string]string `json:"labels,omitempty"`
-	// Mark is a NAME=VALUE by which processes of the container are found from outside.
+	// Mark is a NAME=VALUE in the environment by which the container's processes are found
+	// from outside.
 	Mark string `json:"mark,omitempty"`
 
-	// PIDsOf is the name of a container in whose PID namespace it runs, so that each sees the
-	// other's processes; empty: in one of its own.
+	// PIDsOf is the name of a container whose PID namespace this one joins, so that each
+	// sees the other's processes; empty: it has its own.
 	PIDsOf string `json:"pids_of,omitempty"`
 
 	UID    uint32   `json:"uid"`
@@ -53,11 +53,12 @@ type Spec struct {
 	Home   string  `json:"home,omitempty"`
 	Mounts []Mount `json:"mounts,omitempty"`
 
-	// ShmBytes is the size of a /dev/shm of its own; 0: the host's, with all other IPC.
+	// ShmBytes is the size of its own /dev/shm; 0: the host's, and with it all other IPC of
+	// the host.
 	ShmBytes             int64 `json:"shm_bytes,omitempty"`
-	launcher.RankOptions       // its ulimits are over a stack of 64 MiB, and memlock
-	// Memlock has it unlimited, where the node can raise it: memory that a NIC or a GPU reads has to
-	// stay where it is.
+	launcher.RankOptions       // its ulimits override a stack of 64 MiB, and memlock
+	// Memlock makes it unlimited, where the node can raise it: memory that a NIC or a GPU
+	// reads must stay in place.
 	Memlock bool     `json:"memlock,omitempty"`
 	CPUs    []int    `json:"cpus,omitempty"` // that it may run on; none: any
 	GPU     GPU      `json:"gpu,omitempty"`
@@ -65,30 +66,29 @@ type Spec struct {
 	// CgroupParent is a group as the engine's driver writes it: a path, or a slice of
 	// systemd's. Empty: the engine's own.
 	CgroupParent string `json:"cgroup_parent,omitempty"`
-	// Grace is what an engine that is stopped leaves the container, between TERM
-	// and KILL.
+	// Grace is how long an engine that is stopped waits between TERM and KILL.
 	Grace time.Duration `json:"grace,omitempty"`
 	Args  Args          `json:"args,omitzero"`
 
-	// Program is this program as a file of the host, HandDir the folder of the socket, in one that
-	// is closed to all others.
+	// Program is this program as a file of the host, HandDir the folder of the socket,
+	// inside one that is closed to all others.
 	Program string `json:"program"`
 	HandDir string `json:"hand_dir"`
 }
 
 // Mount is a file or folder of the host in the container.
 type Mount struct {
-	Source   string `json:"source"` // absolute; it must be there
+	Source   string `json:"source"` // absolute; it must exist
 	Target   string `json:"target"` // absolute
 	ReadOnly bool   `json:"read_only,omitempty"`
-	File     bool   `json:"file,omitempty"` // Source is no folder
-	// Dev and Ino are what Source was when its user's right to it was looked at; the
-	// container does not begin with anything else there. 0: anything will do.
+	File     bool   `json:"file,omitempty"` // Source is not a folder
+	// Dev and Ino identify Source as it was when the user's right to it was checked; with
+	// anything else there the container does not begin. 0: not checked.
 	Dev uint64 `json:"dev,omitempty"`
 	Ino uint64 `json:"ino,omitempty"`
 }
 
-// GPU is how an engine is asked for the GPU.
+// GPU is how the engine is asked for the GPU.
 type GPU string
 
 const (
@@ -97,8 +97,8 @@ const (
 	OldGPU GPU = "capability"
 )
 
-// Validate tells the first thing for which there could be no container, by the
-// names a user knows it under.
+// Validate returns the first reason why there could be no such container, in the terms that
+// a user knows.
 func (s Spec) Validate() error {
 	switch {
 	case s.Name == "" || s.Program == "" || s.HandDir == "":
@@ -113,7 +113,7 @@ func (s Spec) Validate() error {
 	return s.validatePlaces()
 }
 
-// validatePlaces looks at what lies where in the container.
+// validatePlaces checks the targets in the container.
 func (s Spec) validatePlaces() error {
 	seen := map[string]bool{}
 	place := func(what, at string) error {
@@ -122,7 +122,7 @@ func (s Spec) validatePlaces() error {
 		case !path.IsAbs(at):
 			return fmt.Errorf("%s: %w: want absolute paths", what, launcher.ErrInvalid)
 		case within(insideDir, to) || within(to, insideDir):
-			return fmt.Errorf("%s: %w: sparkrun's own is in %s there: choose another place in the container, such "+
+			return fmt.Errorf("%s: %w: sparkrun uses %s there: choose another place in the container, such "+
 				"as /mnt", what, launcher.ErrInvalid, insideDir)
 		case seen[to]:
 			return fmt.Errorf("%s: %w: something else is mounted there too", what, launcher.ErrInvalid)
@@ -147,8 +147,8 @@ func (s Spec) validatePlaces() error {
 	return nil
 }
 
-// Above gives the mount in whose source a mount at target finds its place; nil: none, it is the image's.
-// An engine makes a place that is not there as root.
+// Above gives the mount whose source holds the mount point for target; nil: none, the image
+// does. An engine makes a missing mount point as root.
 func (s Spec) Above(target string) *Mount {
 	var best *Mount
 	for i, m := range s.Mounts {
@@ -160,13 +160,13 @@ func (s Spec) Above(target string) *Mount {
 	return best
 }
 
-// Place is where something is mounted.
+// Place is a mount point.
 type Place struct {
 	At   string
 	File bool // else a folder
 }
 
-// Places are those of what was asked for.
+// Places are the mount points of what the user asked for.
 func (s Spec) Places() (places []Place) {
 	for _, m := range s.Mounts {
 		places = append(places, Place{m.Target, m.File})
@@ -177,19 +177,19 @@ func (s Spec) Places() (places []Place) {
 	return places
 }
 
-// body is what the engine is asked for. It hangs on the spec alone.
+// body is the engine's request. It depends only on the spec.
 func (s Spec) body() (*container.Config, *container.HostConfig) {
 	grace := int((s.Grace + time.Second - 1) / time.Second)
 	cfg := &container.Config{
 		Image:       s.Image,
 		User:        fmt.Sprintf("%d:%d", s.UID, s.GID),
-		WorkingDir:  "/", // the rank's own is gone to by the inner half, which can say why not
+		WorkingDir:  "/", // the inner half changes to the rank's own folder, as it can report an error
 		Entrypoint:  []string{InsideProgram, "shim", InnerArg},
 		Cmd:         []string{}, // else the image's would be appended
 		Labels:      maps.Clone(s.Labels),
 		StopTimeout: &grace,
 		StopSignal:  "SIGTERM",
-		// An image's probe would be a process that nobody asked for, every 30 s.
+		// An image's health check would be an unwanted process every 30 s.
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}
 	if s.Mark != "" {
@@ -201,9 +201,9 @@ func (s Spec) body() (*container.Config, *container.HostConfig) {
 		IpcMode:       "host",
 		Init:          &yes,
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		LogConfig:     container.LogConfig{Type: "none"}, // output goes past the engine
-		// The caller's rights are all there are: a setuid program of the image would
-		// be root over what is mounted.
+		LogConfig:     container.LogConfig{Type: "none"}, // output bypasses the engine
+		// The processes must not get more rights than the caller: a setuid program of the
+		// image would be root over the mounted files.
 		SecurityOpt: []string{"no-new-privileges"},
 		Resources:   container.Resources{CgroupParent: s.CgroupParent, Ulimits: s.limits()},
 	}
@@ -234,13 +234,13 @@ func (s Spec) body() (*container.Config, *container.HostConfig) {
 	return cfg, host
 }
 
-// mount adds our own two, HOME, and what was asked for.
+// mount adds our own two mounts, HOME, and the user's.
 func (s Spec) mount(host *container.HostConfig) {
 	bind := func(from, to string, readOnly bool) {
 		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: from, Target: to, ReadOnly: readOnly})
 	}
 	bind(s.Program, InsideProgram, true)
-	bind(s.HandDir, insideHand, true) // who may only connect can fill no /run
+	bind(s.HandDir, insideHand, true) // a user who may only connect cannot fill /run
 	covered := s.Home == "" || s.Home == "/" || slices.Contains(s.Args.tmpfsAt(), s.Home)
 	for _, m := range s.Mounts {
 		bind(m.Source, m.Target, m.ReadOnly)
@@ -254,7 +254,7 @@ func (s Spec) mount(host *container.HostConfig) {
 		host.Tmpfs[at] = fmt.Sprintf("uid=%d,gid=%d,mode=0700,size=%d,exec", s.UID, s.GID, bytes)
 	}
 	folder(s.Home, homeBytes)
-	for _, m := range s.Mounts { // an engine would make the folders on the way to it root's
+	for _, m := range s.Mounts { // an engine would make the parent folders as root
 		for dir := path.Dir(path.Clean(m.Target)); within(dir, s.Home) && dir != s.Home; dir = path.Dir(dir) {
 			if !s.mountedAt(dir) {
 				folder(dir, homeBytes)
@@ -267,13 +267,13 @@ func (s Spec) mountedAt(dir string) bool {
 	return slices.ContainsFunc(s.Mounts, func(m Mount) bool { return within(dir, m.Target) })
 }
 
-// within tells whether a path is dir or lies below it.
+// within reports whether a path is dir or lies below it.
 func within(p, dir string) bool {
 	dir = path.Clean(dir)
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// limits are in order of their names, so that the same spec gives the same body.
+// limits are sorted by name, so that the same spec gives the same body.
 func (s Spec) limits() []*container.Ulimit {
 	all := map[string]*container.Ulimit{"stack": {Name: "stack", Soft: defaultStack, Hard: defaultStack}}
 	if s.Memlock {

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	sweepFirst = 15 * time.Second // until the next look, where something stays undecided; twice as long each time
+	sweepFirst = 15 * time.Second // until the next look, if something is undecided; doubled each time
 	sweepMost  = 5 * time.Minute
 	sweepWait  = 30 * time.Second // for one look
 )
 
-// cgroupRoot is where the kernel shows cgroups.
+// cgroupRoot is where the kernel mounts cgroups.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// SweepSoon has what is left looked for. It is called whenever something may have become decided: an attempt
-// was forgotten, a leader let in.
+// SweepSoon triggers a sweep. It is called whenever something may have been decided: an
+// attempt was forgotten, or a leader admitted.
 func (h *Host) SweepSoon() {
 	select {
 	case h.sweepNow <- struct{}{}:
@@ -32,14 +32,14 @@ func (h *Host) SweepSoon() {
 	}
 }
 
-// Ended tells of which attempts the end is recorded, by one read that no other one may
-// contradict later; one whose job the record does not know is left out. It fails where
-// nobody can say.
+// Ended reports which attempts have their end recorded, by a read that no later one may
+// contradict; it leaves out attempts whose job the record does not know. It fails if nobody
+// can say.
 type Ended func(context.Context, []launcher.Key) (map[launcher.Key]bool, error)
 
-// Sweep removes containers that were left here, until ctx ends. It looks at once, and
-// whenever it is told to. Nobody tells when an engine comes back, or when a job ends with which this node has
-// nothing to do any more: so it looks again by itself as long as something is left.
+// Sweep removes containers that were left here, until ctx ends. It looks at once, and after
+// each SweepSoon. Nothing reports when an engine comes back, or when a job ends that this
+// node has no more part in: so it looks again by itself as long as something is left.
 func (h *Host) Sweep(ctx context.Context, ended Ended) {
 	if h.cfg.Engine == nil || h.cfg.StateDir == "" {
 		return
@@ -71,9 +71,9 @@ func (h *Host) Sweep(ctx context.Context, ended Ended) {
 	}
 }
 
-// sweepAfter is when to look again, after a wait. Where the engine is away that is soon, however long it has been:
-// what it had when the power went is there as soon as it is, and a look at a socket that nobody has open costs
-// nothing.
+// sweepAfter is when to look again, after a wait. If the engine is away it is soon, however
+// long that lasts: what the engine had before a power cut is back as soon as the engine is,
+// and a look at a socket without a listener costs nothing.
 func sweepAfter(last time.Duration, engineAway bool) time.Duration {
 	if engineAway {
 		return sweepFirst
@@ -81,9 +81,10 @@ func sweepAfter(last time.Duration, engineAway bool) time.Duration {
 	return min(max(2*last, sweepFirst), sweepMost)
 }
 
-// sweep removes this node's containers whose attempt has ended: not in the ledger here, where its shim
-// sees to them, and over by the record; and what was made to look into an image. left counts what is
-// to be looked at again. told has the containers of which somebody has been told that they stay.
+// sweep removes this node's containers whose attempt has ended: those that are not in the
+// ledger here, where a shim handles them, and are over by the record. It also removes
+// containers that were made to look into an image. left counts what to look at again. told
+// has the containers that were already logged as staying.
 func (h *Host) sweep(ctx context.Context, ended Ended, told map[string]bool) (left int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepWait)
 	defer cancel()
@@ -110,7 +111,7 @@ func (h *Host) sweep(ctx context.Context, ended Ended, told map[string]bool) (le
 	orphans := map[launcher.Key][]Found{}
 	for _, c := range all {
 		if incarnation, looks := c.Labels[lookLabel]; looks {
-			if incarnation != h.cfg.Incarnation { // else somebody may be looking
+			if incarnation != h.cfg.Incarnation { // else it may be in use
 				left += remove(c)
 			}
 			continue
@@ -119,7 +120,7 @@ func (h *Host) sweep(ctx context.Context, ended Ended, told map[string]bool) (le
 		case err != nil && !told[c.ID]:
 			told[c.ID] = true
 			h.cfg.Logger.Error("sweep containers", "container", c.Name, "error", err)
-		case err == nil && !h.cfg.Held()[key]: // else it is adopted: its shim has it
+		case err == nil && !h.cfg.Held()[key]: // else it was adopted: its shim has it
 			orphans[key] = append(orphans[key], c)
 		}
 	}
@@ -133,7 +134,8 @@ func (h *Host) sweep(ctx context.Context, ended Ended, told map[string]bool) (le
 	return left + h.dropGroups(cgroupRoot), errors.Join(errs...)
 }
 
-// sweepOrphans removes those of attempts that are over by the record, and counts those that may be so later.
+// sweepOrphans removes those of attempts that are over by the record, and counts those that
+// may end later.
 func (h *Host) sweepOrphans(
 	orphans map[launcher.Key][]Found, isOver map[launcher.Key]bool, told map[string]bool, remove func(Found) int,
 ) (left int) {
@@ -145,12 +147,12 @@ func (h *Host) sweepOrphans(
 			case h.cfg.Held()[key]: // it came while the record was asked
 			case !known && !told[c.ID]:
 				told[c.ID] = true
-				log.Warn("a container stays: the record does not know its job; docker rm -f removes it")
+				log.Warn("a container is left: the record does not know its job; docker rm -f removes it")
 			case !known:
 			case !over:
 				left++
 			default:
-				log.Info("remove a container that was left")
+				log.Info("remove a leftover container")
 				left += remove(c)
 			}
 		}
@@ -158,8 +160,8 @@ func (h *Host) sweepOrphans(
 	return left
 }
 
-// dropGroups removes the cgroups of containers whose attempts are forgotten, and counts those in which
-// somebody still is.
+// dropGroups removes the cgroups of containers whose attempts are forgotten, and counts
+// those that still have processes.
 func (h *Host) dropGroups(root string) (left int) {
 	found, _ := filepath.Glob(filepath.Join(root, "sparkrun", string(h.cfg.Node)+"-*.boxes"))
 	scopes, _ := filepath.Glob(filepath.Join(root, "sparkrun.slice",
@@ -184,7 +186,7 @@ func keyOfLabels(l map[string]string) (launcher.Key, error) {
 	gen, err := strconv.ParseUint(l["com.sparkrun.generation"], 10, 64)
 	k := launcher.Key{Job: launcher.JobID(l["com.sparkrun.job"]), Generation: launcher.Generation(gen)}
 	if err != nil || k.Job.Validate() != nil || gen == 0 {
-		return k, fmt.Errorf("labels %v: %w: of no attempt: left alone", l, launcher.ErrInvalid)
+		return k, fmt.Errorf("labels %v: %w: no attempt has these labels: left alone", l, launcher.ErrInvalid)
 	}
 	return k, nil
 }

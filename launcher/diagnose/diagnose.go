@@ -1,7 +1,7 @@
-// Package diagnose decides why a rank has ended: it turns what the rank, its server's log, its error file and the
-// kernel have written into a sentence, and tells a cause from what its peers noticed of it.
+// Package diagnose decides why a rank has ended: from what the rank, its server's log, its error file and the kernel
+// have written it makes a sentence, and it separates a cause from what the rank's peers noticed of it.
 //
-// It must not end, start or wait for anything, nor choose with whose rights files are read.
+// It must not end, start or wait for anything, nor choose whose rights files are read with.
 package diagnose
 
 import (
@@ -22,7 +22,7 @@ const (
 	kernelEntry = 8 << 10 // its longest record: LOG_LINE_MAX, with its dictionary
 )
 
-// Case is one rank that has ended.
+// Case is a rank that has ended.
 type Case struct {
 	PID       int // as the kernel knows it
 	Ended     time.Time
@@ -32,18 +32,19 @@ type Case struct {
 	Contained bool   // it ran in a container
 }
 
-// Explain adds to an exit what can be told of it. It reads files, and may take as long as their disk does.
+// Explain adds the cause to an exit, as far as it can be found. It reads files, and may
+// take as long as their disk does.
 func (s *Servers) Explain(c Case, e launcher.Exit) launcher.Exit { return s.gather(c).evaluate(e) }
 
 func (s *Servers) gather(c Case) evidence {
 	found := evidence{logs: s, pid: c.PID, kernel: kernelLog(), record: c.Record, contained: c.Contained}
 	var since unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &since) == nil { // what the kernel log counts by
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &since) == nil { // the clock of the kernel log
 		found.died = time.Duration(since.Nano()) - time.Since(c.Ended)
 	}
 	for _, stream := range []launcher.Stream{launcher.Stderr, launcher.Stdout} {
 		path := filepath.Join(c.LogDir, fmt.Sprintf("rank-%d.%s", c.Rank, stream))
-		if later := logs.Parts(c.LogDir)[path]; len(later) > 0 { // long output: its end is in the last part
+		if later := logs.Parts(c.LogDir)[path]; len(later) > 0 { // of long output the end is in the last part
 			path = shim.PartName(path, later[len(later)-1])
 		}
 		switch lines := logs.LastLines(path); {
@@ -56,9 +57,8 @@ func (s *Servers) gather(c Case) evidence {
 	return found
 }
 
-// kernelLog reads the kernel's ring buffer as far as it goes now: one record a
-// read, without waiting for more (Documentation/ABI/testing/dev-kmsg). Nothing
-// where it may not be read.
+// kernelLog reads the kernel's ring buffer up to now: one record for each read, without
+// waiting for more (Documentation/ABI/testing/dev-kmsg). Empty where it may not be read.
 func kernelLog() string {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -70,7 +70,7 @@ func kernelLog() string {
 	for all.Len() < kernelMost {
 		n, err := unix.Read(fd, record)
 		switch {
-		case err == unix.EINTR || err == unix.EPIPE: // EPIPE: overwritten meanwhile; the next read goes on
+		case err == unix.EINTR || err == unix.EPIPE: // EPIPE: overwritten meanwhile; the next read continues
 			continue
 		case err != nil || n <= 0:
 			return all.String()

@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// What Open MPI's mpirun says at its end of the MPI rank that failed first. 4.x says mpirun and
-// [[62154,1],1], 5.x prterun and [prterun-spark1-123@1,1] (orte/tools/orterun/help-orterun.txt,
-// prrte/src/docs/show-help-files; ompi/mpi/help/help-mpi-api.txt).
+// What Open MPI's mpirun prints at its end about the MPI rank that failed first. 4.x says
+// mpirun and [[62154,1],1], 5.x prterun and [prterun-spark1-123@1,1]
+// (orte/tools/orterun/help-orterun.txt, prrte/src/docs/show-help-files;
+// ompi/mpi/help/help-mpi-api.txt).
 var (
 	mpiAborted = compiled(`MPI_ABORT was invoked on rank (\d+) in communicator [^\n]*\n(?:[^\n]*\n)?\s*(?:with )?[Ee]rrorcode:? (-?\d+)`)
 	mpiExited  = compiled(`Process name: \[[^\n]*,(\d+)\]\s+Exit code:\s+(\d+)`)
 	mpiKilled  = compiled(`process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+ \([^)\n]*\))`)
 )
 
-// mpirunSays names that rank and its end; empty: it does not say.
+// mpirunSays names that rank and its exit; empty: it does not say.
 func mpirunSays(all string) string {
 	if !strings.Contains(all, "MPI_ABORT was invoked") && !strings.Contains(all, "Process name:") &&
 		!strings.Contains(all, "process rank") {
@@ -32,13 +33,14 @@ func mpirunSays(all string) string {
 	return ""
 }
 
-// mpiPlaces is what `sparkrun mpi-node` says after it (launcher/mpi, tellPlaces).
+// mpiPlaces is what `sparkrun mpi-node` prints after it (launcher/mpi, tellPlaces).
 var mpiPlaces = compiled(`(?m)^sparkrun: MPI ranks, (\d+) a machine, were on (.+)$`)
 
-// taskKilled is what `sparkrun mpi-node` says of a server that mpirun knows nothing of (launcher/mpi, task.go).
+// taskKilled is what `sparkrun mpi-node` prints about a server that mpirun does not know
+// (launcher/mpi, task.go).
 var taskKilled = compiled(`(?m)^sparkrun: (?:\S*/)?(\S+ (?:was killed by signal|cannot be started:|ended without a word:|was told to end, and not by) .*)$`)
 
-// onHost says which machine an MPI rank was on; else, in mpirun's words, on which node.
+// onHost names the machine of an MPI rank; else the node, in mpirun's words.
 func onHost(all, rank, node string) string {
 	if m := mpiPlaces().FindStringSubmatch(all); m != nil {
 		hosts := strings.Fields(m[2])

@@ -7,16 +7,17 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A server is several processes, of which the one that is waited for says at its end only that
-// another has failed. What that one said stands in the log before, each line behind a prefix.
+// A server has several processes; the one whose exit is seen only says that another has
+// failed. What that one said is earlier in the log, with a prefix on each line.
 
-// Servers reads the logs of all servers that are known. Those of others say what any program's output says.
+// Servers reads the logs of all known servers. For other programs only the common patterns
+// apply.
 type Servers struct {
 	prefix, elsewhere, died, vague, struck, dead func() *regexp.Regexp
 	causes                                       []func() *regexp.Regexp
 }
 
-// NewServers takes what is known of each server that nodes may run.
+// NewServers compiles what is known of each server that nodes may run.
 func NewServers(servers []launcher.Server) *Servers {
 	any := func(of func(launcher.ServerLog) string) func() *regexp.Regexp {
 		var all []string
@@ -26,7 +27,7 @@ func NewServers(servers []launcher.Server) *Servers {
 			}
 		}
 		if all == nil {
-			return compiled(`[^\s\S]`) // nothing
+			return compiled(`[^\s\S]`) // matches nothing
 		}
 		return compiled(strings.Join(all, "|"))
 	}
@@ -46,7 +47,8 @@ func NewServers(servers []launcher.Server) *Servers {
 	return logs
 }
 
-// unprefixed are the lines without a prefix, as the program meant them; some: there was one.
+// unprefixed are the lines without their prefix, as the process wrote them; some: a line
+// had one.
 func (s *Servers) unprefixed(lines []string) (out []string, some bool) {
 	out = make([]string, len(lines))
 	for i, l := range lines {
@@ -59,18 +61,19 @@ func (s *Servers) unprefixed(lines []string) (out []string, some bool) {
 	return out, some
 }
 
-// struckDown finds what was struck in a log, where nothing more is known than what others noticed of it.
-func (s *Servers) struckDown(lines []string, found string) string {
+// killedProcess finds the process that was killed in a log, if otherwise only its peers'
+// errors are known.
+func (s *Servers) killedProcess(lines []string, found string) string {
 	if found != "" && !peerLost().MatchString(found) && !s.elsewhere().MatchString(found) {
 		return ""
 	}
 	return s.struck().FindString(strings.Join(lines, "\n"))
 }
 
-// toldBy finds the cause in the end of what a rank wrote to standard error, and in that of the
-// other stream, where servers log. Of another program's only what is certain counts there.
-// lost: it says no more than that a peer has gone.
-func (s *Servers) toldBy(lines, aside []string) (words string, lost bool) {
+// causeIn finds the cause in the end of a rank's stderr, and in that of its stdout, where
+// servers log. For other programs stdout counts only where it is certain. lost: the words
+// only say that a peer has gone.
+func (s *Servers) causeIn(lines, aside []string) (words string, lost bool) {
 	lines, _ = s.unprefixed(lines)
 	aside, server := s.unprefixed(aside)
 	if words, lost = s.recognise(lines); words != "" && !s.elsewhere().MatchString(words) {
@@ -86,9 +89,9 @@ func (s *Servers) toldBy(lines, aside []string) (words string, lost bool) {
 	return words, lost || s.elsewhere().MatchString(words)
 }
 
-// lastSign finds, from the end, the exception that says why, or that a process has died; else
-// one that says no more than that.
-func (s *Servers) lastSign(lines []string) (vague string) {
+// lastException searches from the end for the exception that says why, or that a process has
+// died; else for one that says no more than that.
+func (s *Servers) lastException(lines []string) (vague string) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		m := exception().FindString(lines[i])
 		if m == "" {

@@ -15,40 +15,40 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// What a rank and the kernel wrote, turned into a sentence. All of it is pure:
-// texts in, words out.
+// What a rank and the kernel wrote, turned into a sentence. All of it is pure: texts in,
+// words out.
 
-// evidence is what was found of one failed rank.
+// evidence is what was found about one failed rank.
 type evidence struct {
 	pid       int
 	died      time.Duration // since boot, as the kernel log counts; 0 = not known
 	kernel    string        // records of /dev/kmsg
 	record    []byte        // the error file
-	lines     []string      // the end of its output: of what it wrote to stderr, where that is something
+	lines     []string      // the end of its output: of stderr, if it wrote there
 	aside     []string      // then the end of the other stream
 	contained bool          // it ran in a container
 	logs      *Servers
 }
 
-// evaluate adds the words to an exit. The kernel knows better than the program why
-// it was killed, the program better than its output why it failed.
+// evaluate adds the words to an exit. The kernel knows better than the program why it was
+// killed, and the program better than its output why it failed.
 func (ev evidence) evaluate(e launcher.Exit) launcher.Exit {
-	if e.ByUs { // what is its own doing there is not known, but what had struck it before
+	if e.ByUs { // its own errors are then not known, only what had hit it before
 		for _, lines := range [][]string{ev.lines, ev.aside} {
 			lines, _ = ev.logs.unprefixed(lines)
-			e.Words = cmp.Or(e.Words, plain.Cut(plain.Strip(ev.logs.struckDown(spoken(lines), "")), launcher.MaxWordsBytes))
+			e.Words = cmp.Or(e.Words, plain.Cut(plain.Strip(ev.logs.killedProcess(withoutSource(lines), "")), launcher.MaxWordsBytes))
 		}
 		return e
 	}
 	message, trace := errorRecord(ev.record)
-	text, lost := ev.logs.toldBy(ev.lines, ev.aside)
+	text, lost := ev.logs.causeIn(ev.lines, ev.aside)
 	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil &&
 		ev.contained {
 		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage " +
 			"FILE brings a file along"
 	}
 	if !e.Failed() && !ev.logs.dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {
-		text, lost = "", false // it may have left in peace: what is in its log is of before
+		text, lost = "", false // it may have exited normally: what its log says is older
 	}
 	if message != "" {
 		_, lost = ev.logs.recognise([]string{message})
@@ -79,8 +79,8 @@ func (ev evidence) evaluate(e launcher.Exit) launcher.Exit {
 	return e
 }
 
-// endedFromOutside finds what a container's outer half says last of all. Without the container's name,
-// by which ranks that have ended alike would look unlike.
+// endedFromOutside finds the last line of a container's outer half. It drops the
+// container's name, which would make ranks that ended alike look different.
 func endedFromOutside(lines []string) string {
 	if len(lines) == 0 || !strings.HasPrefix(lines[len(lines)-1], "sparkrun: container ") {
 		return ""
@@ -93,8 +93,8 @@ func endedFromOutside(lines []string) string {
 }
 
 // errorRecord reads what @record of torch.distributed.elastic writes into
-// TORCHELASTIC_ERROR_FILE (error_handler.py): a message of "Type: text" with its
-// trace, or in older ones a bare string.
+// TORCHELASTIC_ERROR_FILE (error_handler.py): a message of "Type: text" with its trace, or
+// in older versions a bare string.
 func errorRecord(data []byte) (message, trace string) {
 	var outer struct {
 		Message json.RawMessage `json:"message"`
@@ -115,17 +115,17 @@ func errorRecord(data []byte) (message, trace string) {
 	return message, ""
 }
 
-// noScript is how Python says that it has not found what it is to run.
+// noScript is Python's message about a missing script.
 var noScript = compiled(`(?m)^\S*python\S*: can't open file '?([^':]+)'?: \[Errno 2\]`)
 
-// compiled gives a pattern when it is first used: every command and every shim starts with this package, and few need
-// it.
+// compiled compiles a pattern when it is first used: every command and every shim starts
+// with this package, and few need it.
 func compiled(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
-// peerLost are the texts by which gloo, NCCL, torch's store and MPICH say that the
-// other side of a connection has gone.
+// peerLost are the texts by which gloo, NCCL, torch's store and MPICH say that the other
+// end of a connection has gone.
 var peerLost = compiled(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
 	`remote process exiting prematurely|failed to recv, got 0 bytes|recvvalue failed|collective operation timeout|` +
 	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out|` +
@@ -142,7 +142,7 @@ var known = []struct {
 	{compiled(`CUDA driver version is insufficient.*`), ""},
 	{compiled(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
 	{compiled(`NCCL WARN .*`), ""},
-	// ray/_private/node.py: a raylet that the GCS has not heard of 30 s after its start.
+	// ray/_private/node.py: a raylet that the GCS has not heard from 30 s after its start.
 	{compiled(`The current node timed out during startup`),
 		"Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does " +
 			"not answer: --max-restarts N tries again, --ray-head-arg=--include-dashboard=false makes the start " +
@@ -152,7 +152,7 @@ var known = []struct {
 	{compiled(`(?:.*GatedRepoError|Cannot access gated repo).*`), ""},
 }
 
-// causeAside finds the cause in a log, of which only what is certain counts.
+// causeAside finds a certain cause in a log.
 func (s *Servers) causeAside(lines []string) string {
 	all := strings.Join(lines, "\n")
 	for _, k := range known {
@@ -174,28 +174,28 @@ func (s *Servers) causeAside(lines []string) string {
 // exception is the last line of a Python trace.
 var exception = compiled(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*|Exception: .*)`)
 
-// torchrunRoot is what the real torchrun says at its end of the worker that failed
-// first there (torch/distributed/elastic/multiprocessing/errors/__init__.py,
-// ChildFailedError): its rank, its exit code, and the signal or the trace.
+// torchrunRoot is what the real torchrun prints at its end about the worker that failed
+// first (torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError):
+// its rank, its exit code, and the signal or the trace.
 var torchrunRoot = compiled(`(?s)Root Cause \(first observed failure\):\n.*?\n\s+rank\s+: (\d+) [^\n]*\n\s+exitcode\s+: (-?\d+) .*?\n\s+traceback : ([^\n]*)`)
 
-// childFailed is torchrun's own exception, which only says that there is such an end.
+// childFailed is torchrun's own exception, which only says that there is such a text.
 var childFailed = compiled(`\bChildFailedError:`)
 
-// recognise finds the words for a failure in the end of a rank's output; lost
-// tells that they say no more than that a peer has gone.
+// recognise finds the words for a failure in the end of a rank's output; lost: they only
+// say that a peer has gone.
 func (s *Servers) recognise(lines []string) (words string, lost bool) {
-	lines = spoken(lines)
+	lines = withoutSource(lines)
 	all := strings.Join(lines, "\n")
 	lost = peerLost().MatchString(all)
-	if told := mpirunSays(all); told != "" { // whatever its peers noticed
+	if told := mpirunSays(all); told != "" { // it counts whatever the peers noticed
 		if found := s.causeAside(lines); found != "" {
 			told += ": " + found
 		}
 		return told, false
 	}
 	found := s.causeAside(lines)
-	if told := s.struckDown(lines, found); told != "" {
+	if told := s.killedProcess(lines, found); told != "" {
 		return told, false
 	}
 	if found != "" {
@@ -208,7 +208,7 @@ func (s *Servers) recognise(lines []string) (words string, lost bool) {
 			return worker + m[3], lost
 		}
 	}
-	if m := s.lastSign(lines); m != "" {
+	if m := s.lastException(lines); m != "" {
 		return worker + m, lost
 	}
 	if m := torchrunRoot().FindStringSubmatch(all); m != nil {
@@ -223,11 +223,11 @@ func (s *Servers) recognise(lines []string) (words string, lost bool) {
 	return complaint(lines), false
 }
 
-// complains is how Python's argparse refuses a command line ("prog: error: ..."), and Python
-// itself a module that it is to run (-m) and cannot find.
+// complains is how Python's argparse refuses a command line ("prog: error: ..."), and
+// Python itself a module (-m) that it cannot find.
 var complains = compiled(`^(?:[^:]+: (error: .+)|\S*python[\d.]*: (?:.*\(\w+: )?(No module named .+?)\)?)$`)
 
-// complaint finds that in the end of a program's output, where it stands last but for warnings.
+// complaint finds that at the end of a program's output; only warnings may follow.
 func complaint(lines []string) string {
 	for _, l := range slices.Backward(lines[max(0, len(lines)-launcher.MaxLastLines):]) {
 		if m := complains().FindStringSubmatch(l); m != nil {
@@ -237,9 +237,9 @@ func complaint(lines []string) string {
 	return ""
 }
 
-// spoken leaves out the program text that a Python trace quotes: what it might
-// say is not what it said.
-func spoken(lines []string) (out []string) {
+// withoutSource drops the source lines that a Python trace quotes: they are program text, not
+// output.
+func withoutSource(lines []string) (out []string) {
 	for i, line := range lines {
 		if i == 0 || !traced().MatchString(lines[i-1]) || strings.TrimLeft(line, " ") == line {
 			out = append(out, line)
@@ -248,15 +248,15 @@ func spoken(lines []string) (out []string) {
 	return out
 }
 
-// traced is a place in a Python trace; the line of the program follows.
+// traced is a place in a Python trace; a line of source follows.
 var traced = compiled(`^\s+File ".*", line \d+`)
 
-// oomKill is the kernel's line (mm/oom_kill.c), for the machine and for a cgroup
-// alike: "Out of memory: Killed process 12 (python3) total-vm:..., anon-rss:5kB".
+// oomKill is the kernel's line (mm/oom_kill.c), for the machine and for a cgroup alike:
+// "Out of memory: Killed process 12 (python3) total-vm:..., anon-rss:5kB".
 var oomKill = compiled(`(?i)(memory cgroup )?out of memory: Killed process (\d+) \(([^)]*)\)(?:.*anon-rss:(\d+)kB)?`)
 
 func outOfMemory(kernel string, pid int) string {
-	if !strings.Contains(kernel, "illed process") { // a search through hundreds of KiB less
+	if !strings.Contains(kernel, "illed process") { // a regexp search through hundreds of KiB less
 		return ""
 	}
 	for _, m := range oomKill().FindAllStringSubmatch(kernel, -1) {
@@ -275,12 +275,11 @@ func outOfMemory(kernel string, pid int) string {
 	return ""
 }
 
-// xidLine is how NVIDIA's driver reports a GPU error: "NVRM: Xid (PCI:000f:01:00):
-// 31, pid=1234, name=python3, Ch 00000008, ...".
+// xidLine is how NVIDIA's driver reports a GPU error: "NVRM: Xid (PCI:000f:01:00): 31,
+// pid=1234, name=python3, Ch 00000008, ...".
 var xidLine = compiled(`(?m)^\d+,\d+,(\d+),[^;]*;(NVRM: Xid \([^)]*\): (\d+), (?:pid='?(\d+)'?)?.*)$`)
 
-// xidWithin is how long before a rank's death an Xid of nobody's counts as its
-// cause.
+// xidWithin is how long before a rank's death an Xid without a process counts as its cause.
 const xidWithin = 10 * time.Second
 
 func xid(kernel string, pid int, died time.Duration) string {
@@ -299,7 +298,7 @@ func xid(kernel string, pid int, died time.Duration) string {
 	return found
 }
 
-// tailOf keeps the end, from the beginning of a line on.
+// tailOf keeps the end of a text, from the start of a line.
 func tailOf(s string, n int) string {
 	s = strings.TrimRight(s, "\n ")
 	if len(s) <= n {

@@ -1,5 +1,5 @@
-// Package durable decides how a file is replaced: whole, so that a reader, a crash and a full disk find the old
-// content or the new and never half of one.
+// Package durable decides how a file is replaced: whole, so that after a crash, on a full
+// disk, or for a concurrent reader there is the old content or the new, never half of one.
 //
 // It must not know what is in a file, make folders, or choose who may write where.
 package durable
@@ -13,23 +13,25 @@ import (
 	"time"
 )
 
-// Write replaces a file, and returns nil once the new content survives a power cut.
+// Write replaces a file. When it returns nil the new content survives a power cut.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	return replace(path, content, mode, true, os.Rename)
 }
 
-// Create is Write for a file that must not exist: what is there is left alone, and the error wraps fs.ErrExist.
+// Create is Write for a file that must not exist; an existing one is left alone, and the
+// error wraps fs.ErrExist.
 func Create(path string, content []byte, mode fs.FileMode) error {
 	return replace(path, content, mode, true, os.Link)
 }
 
-// Swap is Write without a wait for the disk: for files whose loss in a power cut harms nobody, as those in /run.
+// Swap is Write without waiting for the disk: for files that may be lost in a power cut,
+// such as those in /run.
 func Swap(path string, content []byte, mode fs.FileMode) error {
 	return replace(path, content, mode, false, os.Rename)
 }
 
-// replace writes to a name of its own beside path, as several processes may write at once. The name is hidden, for
-// programs that read a whole folder.
+// replace writes to a temporary file beside path, as several processes may write at once. Its name is hidden, for the
+// sake of programs that read a whole folder.
 func replace(path string, content []byte, mode fs.FileMode, sync bool, move func(from, to string) error) error {
 	dir, prefix := filepath.Dir(path), "."+filepath.Base(path)+".new-"
 	f, err := os.CreateTemp(dir, prefix+"*") // 0600 from its first moment
@@ -54,7 +56,7 @@ func replace(path string, content []byte, mode fs.FileMode, sync bool, move func
 	return SyncDir(dir)
 }
 
-// leftover is the age from which a file beside path is what a crash has left, and not another process's present write.
+// leftover is the age from which a file beside path was left by a crash, and is not a write under way elsewhere.
 const leftover = 10 * time.Minute
 
 func sweep(dir, prefix string) {

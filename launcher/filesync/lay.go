@@ -14,8 +14,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Lay lays a job's files out in its tree, as uid and gid's own. A tree that is
-// there is left as it is, with what the job's earlier attempts have written.
+// Lay lays out a job's files in its tree, owned by uid and gid. An existing tree is left as
+// it is, with what the job's earlier attempts have written.
 func (s *Store) Lay(job launcher.JobID, user string, uid, gid int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,7 +27,7 @@ func (s *Store) Lay(job launcher.JobID, user string, uid, gid int) error {
 	if _, err := s.root.Lstat(final); err == nil {
 		return nil
 	}
-	// Nobody but us gets into the unfinished one: its top is ours until the end.
+	// Nobody else can enter the unfinished tree: its top folder is ours until the end.
 	unfinished := final + ".part"
 	if err := s.root.RemoveAll(unfinished); err != nil {
 		return s.trouble(err)
@@ -51,15 +51,15 @@ func (s *Store) Lay(job launcher.JobID, user string, uid, gid int) error {
 	return s.root.Rename(unfinished, final)
 }
 
-// layer writes below top, which nobody else can reach.
+// layer writes below top, which nobody else can enter.
 type layer struct {
 	top      *os.Root
 	uid, gid int
 	open     func(sum string) (*os.File, error)
 }
 
-// lay makes the links when all else has been written, so that nothing is
-// written through one; then the folders get their modes, the innermost first.
+// lay makes the links last, so that nothing is written through one; then the folders get
+// their modes, the innermost first.
 func (l layer) lay(m Manifest) error {
 	if err := m.Validate(); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (l layer) file(e Entry) (err error) {
 		return err
 	}
 	if hex.EncodeToString(h.Sum(nil)) != e.Sum {
-		return errors.New("its content on this node's disk is damaged: launch again")
+		return errors.New("its content on this node's disk is damaged: launch the job again")
 	}
 	if err := to.Chmod(e.Mode.Perm()); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (l layer) file(e Entry) (err error) {
 	return l.own(e.Path)
 }
 
-// own hands a path over; who is not root can only have what is theirs.
+// own sets the owner of a path; without root it stays ours.
 func (l layer) own(name string) error {
 	if os.Geteuid() != 0 {
 		return nil

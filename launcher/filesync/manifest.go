@@ -1,10 +1,10 @@
-// Package filesync decides what a set of files is when it travels: a manifest that
-// names each file by its content (SHA-256), and how one is read from a user's
-// folders, kept on a node and laid out for a job there. Nothing that a manifest
-// says leads out of the folder it is laid out in.
+// Package filesync decides how a set of files is described when it is sent: a manifest
+// names each file by its content (SHA-256). It reads one from a user's folders, keeps the
+// files on a node and lays them out for a job there. Nothing in a manifest can lead out of
+// the folder that it is laid out in.
 //
-// It must not know of networks: who sends a manifest and its contents, and to
-// whom, is decided elsewhere.
+// It must not know of networks: who sends a manifest and its contents, and to whom, is
+// decided elsewhere.
 package filesync
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Limits of one job. A manifest travels as one message.
+// Limits of one job. A manifest is sent as one message.
 const (
 	MaxEntries       = 10_000
 	MaxManifestBytes = 2 << 20
@@ -48,11 +48,11 @@ func (m Manifest) Bytes() (sum int64) {
 	return sum
 }
 
-// Sum names the manifest by its content.
+// Sum is the hash of the manifest.
 func (m Manifest) Sum() string {
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // strings and numbers always can
+		panic(err) // strings and numbers can always be encoded
 	}
 	return sumOf(b)
 }
@@ -62,8 +62,8 @@ func sumOf(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Validate tells the first entry that could not be laid out, or that would lead
-// out of the folder it is laid out in. It holds for manifests that anybody made.
+// Validate returns an error for the first entry that could not be laid out, or would lead
+// out of the folder. The manifest may come from anybody.
 func (m Manifest) Validate() error {
 	if len(m) > MaxEntries {
 		return fmt.Errorf("%d files and folders: %w: %d can be staged: put them in an archive, or on shared storage",
@@ -76,9 +76,9 @@ func (m Manifest) Validate() error {
 		}
 		switch {
 		case i > 0 && m[i-1].Path >= e.Path:
-			return fmt.Errorf("%q: %w: it comes twice, or out of order", e.Path, launcher.ErrInvalid)
+			return fmt.Errorf("%q: %w: it is there twice, or out of order", e.Path, launcher.ErrInvalid)
 		case !dirs[path.Dir(e.Path)]:
-			return fmt.Errorf("%q: %w: it lies in no folder of the manifest", e.Path, launcher.ErrInvalid)
+			return fmt.Errorf("%q: %w: its folder is not in the manifest", e.Path, launcher.ErrInvalid)
 		case e.Mode.IsDir():
 			dirs[e.Path] = true
 		}
@@ -97,7 +97,7 @@ func (m Manifest) Validate() error {
 
 func (e Entry) validate() error {
 	if e.Path == "." || !filepath.IsLocal(e.Path) || path.Clean(e.Path) != e.Path || strings.Contains(e.Path, "\x00") {
-		return fmt.Errorf("the path leads out of the folder, or is not a plain one")
+		return fmt.Errorf("the path leads out of the folder, or is not a clean one")
 	}
 	kind := e.Mode.Type()
 	switch {
@@ -120,10 +120,10 @@ func (e Entry) validate() error {
 	return nil
 }
 
-// staysInside lets a link lead up only at its beginning, and no further than
-// the top. The folders above a link are real ones, so that these steps lead
-// where they seem to; behind them every name leads down, or is such a link
-// itself. A ".." behind the name of a link would start from where that leads.
+// staysInside lets a link lead up only at its beginning, and no further than the top. The
+// folders above a link are real ones, so that these steps lead where they seem to; after
+// them every name leads down, or is such a link itself. A ".." after the name of a link
+// would start from that link's target.
 func staysInside(at, link string) error {
 	if path.IsAbs(link) || link == "" || strings.Contains(link, "\x00") {
 		return fmt.Errorf("it is a link to %q: only relative links that stay inside can be staged", link)
@@ -148,7 +148,7 @@ func isSum(s string) bool {
 	return err == nil && len(b) == sha256.Size && strings.ToLower(s) == s
 }
 
-// PathOf names a file that has the content of that sum.
+// PathOf gives a file that has the content with that sum.
 func (m Manifest) PathOf(sum string) string {
 	for _, e := range m {
 		if e.Sum == sum {

@@ -16,14 +16,14 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Source is a file or folder to stage, and where it is to lie.
+// Source is a file or folder to stage, and its destination.
 type Source struct {
 	Src string // as typed
 	Dst string // relative to the job's folder; "." merges a folder with it
 }
 
-// ParseSource reads SRC[:DST], where `\:` is a colon of a name. A relative SRC that leads down keeps its place,
-// so that commands find it under the name that was typed; any other lies under
+// ParseSource reads SRC[:DST]; `\:` is a colon in a name. A relative SRC that leads down
+// keeps its path, so that commands find it under the name that was typed; any other gets
 // its last name.
 func ParseSource(text string) (Source, error) {
 	src, dst, given := cut(text)
@@ -45,7 +45,7 @@ func ParseSource(text string) (Source, error) {
 	return Source{Src: src, Dst: filepath.ToSlash(filepath.Clean(dst))}, nil
 }
 
-// cut splits at the first colon that is no part of a name.
+// cut splits at the first colon that is not escaped.
 func cut(text string) (src, dst string, given bool) {
 	name := func(s string) string { return strings.ReplaceAll(s, `\:`, ":") }
 	for i := range len(text) {
@@ -56,13 +56,13 @@ func cut(text string) (src, dst string, given bool) {
 	return name(text), "", false
 }
 
-// Files is what Scan has found: the manifest, and where each content can be read.
+// Files is the result of Scan: the manifest, and where each content can be read.
 type Files struct {
 	Manifest Manifest
 	paths    map[string]string // sum -> a file that has it
 }
 
-// Scan reads sources, with the rights of this process, and names all content.
+// Scan reads sources with the rights of this process, and hashes all content.
 func Scan(sources []Source) (Files, error) {
 	s := scan{entries: map[string]Entry{}, paths: map[string]string{}}
 	for _, src := range sources {
@@ -81,11 +81,11 @@ func Scan(sources []Source) (Files, error) {
 	return f, nil
 }
 
-// Open gives the content of that sum. It may have changed since: who takes it
-// compares.
+// Open opens the content with that sum. It may have changed since: the receiver compares
+// the sum.
 func (f Files) Open(sum string) (*os.File, error) { return os.Open(f.paths[sum]) }
 
-// Path is a file that has the content of that sum.
+// Path is a file that has the content with that sum.
 func (f Files) Path(sum string) string { return f.paths[sum] }
 
 type scan struct {
@@ -95,12 +95,12 @@ type scan struct {
 }
 
 func (s *scan) add(src Source) error {
-	fi, err := os.Stat(src.Src) // what was typed may be a link itself
+	fi, err := os.Stat(src.Src) // SRC itself may be a link
 	if err != nil {
 		return bare(err)
 	}
 	if src.Dst == "." && !fi.IsDir() {
-		return fmt.Errorf("%w: it is no folder: name it in the destination", launcher.ErrInvalid)
+		return fmt.Errorf("%w: it is not a folder: give its name in the destination", launcher.ErrInvalid)
 	}
 	for dir := path.Dir(src.Dst); dir != "."; dir = path.Dir(dir) {
 		if e, there := s.entries[dir]; !there {
@@ -148,7 +148,7 @@ func (s *scan) one(root *os.Root, name, to string) error {
 	case fi.Mode()&fs.ModeSymlink != 0:
 		e.Link, err = root.Readlink(name)
 	case fi.Mode().IsRegular():
-		if s.bytes+fi.Size() <= launcher.MaxStagedBytes { // else it need not be read to be refused
+		if s.bytes+fi.Size() <= launcher.MaxStagedBytes { // a larger one is refused without reading it
 			e.Size, e.Sum, err = read(root, name)
 		} else {
 			e.Size, e.Sum = fi.Size(), sumOf(nil)
@@ -157,7 +157,7 @@ func (s *scan) one(root *os.Root, name, to string) error {
 		s.paths[e.Sum] = filepath.Join(root.Name(), name)
 	}
 	if err == nil {
-		err = e.validate() // with the name that was typed, not what it becomes
+		err = e.validate() // before the name changes
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, bare(err))
@@ -188,7 +188,7 @@ func read(root *os.Root, name string) (size int64, sum string, err error) {
 	return size, hex.EncodeToString(h.Sum(nil)), err
 }
 
-// bare is the reason alone: the path has been named.
+// bare is the reason without the path, which the caller names.
 func bare(err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err

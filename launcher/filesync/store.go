@@ -19,31 +19,31 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Store keeps what jobs have brought to a node, a folder for each job:
+// Store keeps the files that jobs have brought to a node, a folder for each job:
 //
-//	JOB/manifest.json  whose job it is, and the manifest
+//	JOB/manifest.json  the job's user, and the manifest
 //	JOB/content/SUM    the files' contents, for other nodes and later jobs
-//	JOB/tree/          laid out: the job's, who may write there
+//	JOB/tree/          laid out for the job, which may write there
 //
-// Contents that an earlier job of the same user has brought are shared by hard
-// links, so that removing a job's folder is all there is to removing a job.
-// Contents of another user are never used: a sum is no proof of having a file.
+// Contents that an earlier job of the same user has brought are shared by hard links, so
+// that a job is removed by removing its folder. Contents of another user are never used: to
+// know a sum is no proof of having the file.
 type Store struct {
 	dir  string
 	root *os.Root
 
 	mu   sync.Mutex // one step at a time
-	last struct {   // whose contents come or go: not to be read again for each piece
+	last struct {   // the user's contents, so that they are not read again for each piece
 		job   launcher.JobID
 		user  string
 		sizes map[string]int64
 	}
 }
 
-// ErrNone is wrapped where a job has brought nothing here.
+// ErrNone is wrapped if a job has brought nothing here.
 var ErrNone = errors.New("nothing of this job is staged here: launch it again")
 
-// OpenStore makes the folder. Users pass through it to their jobs' trees.
+// OpenStore makes the folder. Users pass through it to the trees of their jobs.
 func OpenStore(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("open stage folder: %w", err)
@@ -55,7 +55,7 @@ func OpenStore(dir string) (*Store, error) {
 	return &Store{dir: dir, root: root}, nil
 }
 
-// Close lets go of the folder.
+// Close closes the folder.
 func (s *Store) Close() error { return s.root.Close() }
 
 // Tree is where a job's files are laid out, given the store's folder.
@@ -71,8 +71,8 @@ type record struct {
 	Files Manifest `json:"files"`
 }
 
-// Begin takes a job's manifest and lists the contents that are missing, once
-// each. Told again the same, it lists what is still missing.
+// Begin takes a job's manifest and lists the contents that are missing, each once. Called
+// again with the same manifest, it lists what is still missing.
 func (s *Store) Begin(job launcher.JobID, user string, m Manifest) (missing []string, err error) {
 	if err := errors.Join(job.Validate(), m.Validate()); err != nil {
 		return nil, err
@@ -107,8 +107,7 @@ func (s *Store) Begin(job launcher.JobID, user string, m Manifest) (missing []st
 	return missing, nil
 }
 
-// Write takes a piece of a content, in their order; the last one is checked
-// against the sum.
+// Write takes the next piece of a content; after the last one the sum is checked.
 func (s *Store) Write(job launcher.JobID, user, sum string, offset int64, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +127,7 @@ func (s *Store) Write(job launcher.JobID, user, sum string, offset int64, data [
 		return s.trouble(err)
 	}
 	defer f.Close()
-	if err := f.Truncate(offset); err != nil { // what an earlier attempt has left
+	if err := f.Truncate(offset); err != nil { // left by an earlier attempt
 		return s.trouble(err)
 	}
 	if _, err := f.WriteAt(data, offset); err != nil {
@@ -148,7 +147,7 @@ func (s *Store) Write(job launcher.JobID, user, sum string, offset int64, data [
 	return s.trouble(s.root.Rename(part, s.content(job, sum)))
 }
 
-// Manifest gives what a job of that user has brought.
+// Manifest gives the manifest of a job of that user.
 func (s *Store) Manifest(job launcher.JobID, user string) (Manifest, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +155,8 @@ func (s *Store) Manifest(job launcher.JobID, user string) (Manifest, error) {
 	return r.Files, err
 }
 
-// Drop removes what a job of that user has brought so far. What was laid out is the job's, and stays.
+// Drop removes what a job of that user has brought so far. The laid-out tree belongs to the
+// job, and stays.
 func (s *Store) Drop(job launcher.JobID, user string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +176,7 @@ func (s *Store) drop(job launcher.JobID) error {
 	return s.root.RemoveAll(string(job))
 }
 
-// Sweep removes what was begun to be brought, and not gone on with for so long: its sender was killed.
+// Sweep removes uploads that were not continued for so long: their sender was killed.
 func (s *Store) Sweep(after time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *Store) complete(job launcher.JobID, m Manifest) bool {
 func (s *Store) touched(job launcher.JobID) (last time.Time) {
 	_ = fs.WalkDir(s.root.FS(), path.Join(string(job), content), func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // what is gone has not been touched
+			return nil //nolint:nilerr // a removed file does not count
 		}
 		if fi, err := d.Info(); err == nil && fi.ModTime().After(last) {
 			last = fi.ModTime()
@@ -214,7 +214,7 @@ func (s *Store) touched(job launcher.JobID) (last time.Time) {
 	return last
 }
 
-// UserOf tells whose job has brought files here; empty: there are none.
+// UserOf names the user whose job has brought files here; empty: there are none.
 func (s *Store) UserOf(job launcher.JobID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +222,8 @@ func (s *Store) UserOf(job launcher.JobID) string {
 	return r.User
 }
 
-// Read gives a content in pieces of at most ChunkBytes; fn may not keep them.
-// An empty content has one, empty, piece.
+// Read gives a content in pieces of at most ChunkBytes; fn may not keep them. An empty
+// content has one empty piece.
 func (s *Store) Read(job launcher.JobID, user, sum string, fn func(offset int64, data []byte) error) error {
 	s.mu.Lock()
 	_, err := s.size(job, user, sum)
@@ -239,8 +239,8 @@ func (s *Store) Read(job launcher.JobID, user, sum string, fn func(offset int64,
 	return Chunks(f, fn)
 }
 
-// Chunks reads to the end, in pieces of at most ChunkBytes; fn may not keep them.
-// What is empty has one, empty, piece.
+// Chunks reads to the end, in pieces of at most ChunkBytes; fn may not keep them. Empty
+// input has one empty piece.
 func Chunks(r io.Reader, fn func(offset int64, data []byte) error) error {
 	buf := make([]byte, ChunkBytes)
 	for offset := int64(0); ; {
@@ -270,7 +270,7 @@ func (m Manifest) contents() map[string]int64 {
 	return out
 }
 
-// contents finds what jobs of a user have here: sum -> job. s.mu is held.
+// contents finds the contents of a user's jobs here: sum -> job. s.mu is held.
 func (s *Store) contents(user string) map[string]launcher.JobID {
 	out := map[string]launcher.JobID{}
 	jobs, _ := fs.ReadDir(s.root.FS(), ".")
@@ -299,7 +299,7 @@ func (s *Store) has(job launcher.JobID, sum string, size int64) bool {
 	return err == nil && fi.Mode().IsRegular() && fi.Size() == size
 }
 
-// size is that of a content which a job of the user names. s.mu is held.
+// size is that of a content in a job of the user. s.mu is held.
 func (s *Store) size(job launcher.JobID, user, sum string) (int64, error) {
 	if l := &s.last; l.job != job || l.user != user {
 		r, err := s.owned(job, user)
@@ -358,7 +358,7 @@ func (s *Store) write(job launcher.JobID, r record) error {
 	return s.root.Rename(part, path.Join(dir, "manifest.json"))
 }
 
-// trouble adds to a disk's error what helps.
+// trouble adds a hint to an error of a full disk.
 func (s *Store) trouble(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("%w: free some space in %s on this node", bare(err), s.dir)
@@ -366,7 +366,7 @@ func (s *Store) trouble(err error) error {
 	return err
 }
 
-// IsLaid tells whether a job's files have been laid out.
+// IsLaid reports whether a job's files have been laid out.
 func (s *Store) IsLaid(job launcher.JobID) bool {
 	fi, err := s.root.Lstat(path.Join(string(job), tree))
 	return err == nil && fi.IsDir()

@@ -1,10 +1,10 @@
-// Package filter keeps strangers from the ports that ranks listen on: what a
-// torch store, Ray or vLLM is told there, it executes. It decides which rules
-// of nftables a node's jobs call for, and writes them as one table of its own.
+// Package filter keeps other hosts from the ports that ranks listen on: a torch store, Ray
+// or vLLM executes what it receives there. It decides which nftables rules a node's jobs
+// need, and writes them as one table of its own.
 //
-// It must not touch any other table, and must not follow connections: a job's
-// traffic would pay for that with every packet. So it looks at the first
-// segment of a TCP connection and at nothing else.
+// It must not touch any other table, and must not use connection tracking: a job's traffic
+// would pay for that with every packet. So it looks only at the first segment of a TCP
+// connection.
 package filter
 
 import (
@@ -23,17 +23,16 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// TableName is the table's, of family inet.
+// TableName is the name of the table, of family inet.
 const TableName = "sparkrun"
 
-// errNoSocketMatch: the kernel was built without CONFIG_NFT_SOCKET, or cannot
-// load it.
+// errNoSocketMatch: the kernel was built without CONFIG_NFT_SOCKET, or cannot load it.
 var errNoSocketMatch = errors.New("this kernel cannot tell sockets by their cgroup (nft_socket), so that of all " +
 	"their ports only the rendezvous port is guarded")
 
-// Apply makes this network namespace's table what the jobs want, in one
-// transaction: a connection meets the old rules or the new ones. Without jobs
-// the table is removed. An error says what is not guarded.
+// Apply sets this network namespace's table to what the jobs want, in one transaction: a
+// connection meets the old rules or the new ones. Without jobs the table is removed. An
+// error says what is not guarded.
 func Apply(jobs map[launcher.Key]launcher.Filter) error { return apply(jobs) }
 
 func apply(jobs map[launcher.Key]launcher.Filter, opts ...nftables.ConnOption) error {
@@ -67,20 +66,20 @@ func explained(err error) error {
 	return fmt.Errorf("set packet filter: %w", err)
 }
 
-// containersSuffix tells the chain of an attempt's containers from that of its ranks.
+// containersSuffix distinguishes the chain of an attempt's containers from that of its
+// ranks.
 const containersSuffix = ".boxes"
 
 // guard is one job's part of the table.
 type guard struct {
-	name      string  // of the attempt; its chain's too
+	name      string  // of the attempt, and of its chain
 	cgroup    *cgroup // nil: by ports
 	ports     []uint16
 	members   [2][]netip.Addr // IPv4, IPv6
 	published []launcher.Ports
 }
 
-// cgroup is how the kernel knows a group: its id, and how deep it lies, the root
-// being 0.
+// cgroup identifies a group for the kernel: its id, and its depth, the root being 0.
 type cgroup struct {
 	id    uint64
 	level uint32
@@ -127,8 +126,8 @@ func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
 	return out, nil
 }
 
-// lookAt finds a group's id, which is its inode's number (since Linux 5.5), and
-// its depth below the root of its tree.
+// lookAt finds a group's id, which is its inode number (since Linux 5.5), and its depth
+// below the root of its tree.
 func lookAt(path string) (*cgroup, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
@@ -153,7 +152,7 @@ func isGroup(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// Keys lists the attempts that the table has rules of; none where there is no table.
+// Keys lists the attempts that have rules in the table; none if there is no table.
 func Keys(opts ...nftables.ConnOption) ([]string, error) {
 	c, err := nftables.New(opts...)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entryChain is where packets come in.
+// entryChain is the chain for incoming packets.
 const entryChain = "input"
 
-// reg is the one register that rules are worked out in.
+// reg is the one register that the rules use.
 const reg = unix.NFT_REG_1
 
-// write replaces the table: for each job a chain that lets its own in and drops
+// write replaces the table: for each job a chain that accepts its own connections and drops
 // the rest, and before them
 //
 //	iifname "lo" accept
@@ -28,7 +28,7 @@ func write(guards []guard, opts []nftables.ConnOption) error {
 		return err
 	}
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: TableName}
-	c.AddTable(table) // so that there is one to remove
+	c.AddTable(table) // so that deleting it cannot fail
 	c.DelTable(table)
 	if len(guards) > 0 {
 		w := writer{c, c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: TableName})}
@@ -50,8 +50,8 @@ func (w writer) all(guards []guard) error {
 		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter, Policy: &policy})
 	w.rule(entry, meta(expr.MetaKeyIIFNAME), is(interfaceName("lo")), accept())
 	w.rule(entry, meta(expr.MetaKeyL4PROTO), isNot(unix.IPPROTO_TCP), accept())
-	// IPv6 is put together behind this hook, but Linux takes no first fragment that
-	// lacks a part of TCP's header (ipv6_frag_rcv, since 5.10): the flags are there.
+	// IPv6 is reassembled after this hook, but Linux drops a first fragment that lacks a
+	// part of TCP's header (ipv6_frag_rcv, since 5.10): the flags are there.
 	const flags, syn, ack = 13, 0x02, 0x10 // RFC 9293, section 3.1
 	w.rule(entry, &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
@@ -65,7 +65,7 @@ func (w writer) all(guards []guard) error {
 		if g.cgroup != nil {
 			w.rule(entry, &expr.Socket{Key: expr.SocketKeyCgroupv2, Level: g.cgroup.level, Register: reg},
 				is(binaryutil.NativeEndian.PutUint64(g.cgroup.id)), to)
-			continue // whoever else listens on a port of its is not the job's
+			continue // a process outside the job may listen on such a port
 		}
 		for _, p := range g.ports {
 			w.rule(entry, destinationPort(), is(binaryutil.BigEndian.PutUint16(p)), to)
@@ -74,7 +74,7 @@ func (w writer) all(guards []guard) error {
 	return nil
 }
 
-// job makes the chain of one.
+// job makes the chain of one job.
 func (w writer) job(g guard) (*nftables.Chain, error) {
 	chain := w.c.AddChain(&nftables.Chain{Name: g.name, Table: w.table})
 	for i, family := range []struct {
@@ -134,7 +134,7 @@ func destinationPort() *expr.Payload {
 	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
 }
 
-// interfaceName is how the kernel compares one: with all the bytes that it may have.
+// interfaceName is an interface's name as the kernel compares it: padded to full length.
 func interfaceName(name string) []byte {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b, name)

@@ -1,8 +1,8 @@
-// Package login decides whom ranks run as on this node: which user a name stands for here, with which groups, and what
-// that user may read, enter and execute.
+// Package login decides which user ranks run as on this node: the user behind a name, with
+// which groups, and what that user may read, enter and execute.
 //
-// It must not decide who may run what: that is the policy's. It starts no process as somebody else: that is the
-// shim's.
+// It must not decide who may run what: the policy does. It starts no process as another
+// user: the shim does.
 package login
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// User is whom ranks run as on this node.
+// User is the user that ranks run as on this node.
 type User struct {
 	Name, Home, Shell string
 	UID, GID          uint32
 	Groups            []uint32
-	Switches          bool // the ranks' credentials differ from ours
+	Switches          bool // the ranks' credentials differ from this process's
 }
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Settings are the variables a login gives.
+// Settings are the variables that a login sets.
 func (u User) Settings() []launcher.Setting {
 	source := "login of " + u.Name
 	return []launcher.Setting{
@@ -38,12 +38,12 @@ func (u User) Settings() []launcher.Setting {
 	}
 }
 
-// Find looks a user up by name; its error names the user. The files are asked first, as nsswitch.conf does,
-// because a launch waits for the answer; then the C library (getent), because LDAP
-// and SSSD users are in no file.
+// Find looks a user up by name; its error names the user. The files come first, as in
+// nsswitch.conf, because a launch waits for the answer; then the C library (getent),
+// because LDAP and SSSD users are in no file.
 func Find(ctx context.Context, name string) (User, error) {
 	u, err := fromFiles(name)
-	// getent takes a number for a uid: "0" would be root under another name.
+	// getent takes a number as a uid: "0" would be root under another name.
 	if errors.Is(err, errNoUser) && strings.Trim(name, "0123456789") != "" && !strings.ContainsAny(name, ":\n\x00") {
 		u, err = fromLibrary(ctx, name)
 	}
@@ -53,7 +53,7 @@ func Find(ctx context.Context, name string) (User, error) {
 	return u, nil
 }
 
-// Lookup finds whom ranks are to run as. An empty name is the user we are.
+// Lookup finds the user that ranks are to run as. An empty name is this process's user.
 func Lookup(ctx context.Context, name string) (User, error) {
 	if name == "" {
 		return Self(), nil
@@ -70,7 +70,7 @@ func Lookup(ctx context.Context, name string) (User, error) {
 	return u, nil
 }
 
-// Self is the login this process runs as.
+// Self is the user that this process runs as.
 func Self() User {
 	l := User{Name: os.Getenv("USER"), Home: os.Getenv("HOME"), Shell: os.Getenv("SHELL"), UID: uint32(os.Geteuid()),
 		GID: uint32(os.Getegid())}

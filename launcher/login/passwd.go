@@ -66,8 +66,7 @@ func parseGroups(ids []string) ([]uint32, error) {
 	return out, nil
 }
 
-// getent asks the C library's databases. Exit code 2 means "no such key"
-// (getent(1)).
+// getent queries the C library's databases. Exit code 2 means "no such key" (getent(1)).
 func getent(ctx context.Context, database, key string) (string, error) {
 	out, err := exec.CommandContext(ctx, "getent", database, "--", key).Output()
 	var exit *exec.ExitError

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Do calls f with the login's rights to files, as its ranks will have them. The
-// kernel keeps these apart for each thread (credentials(7)), so f runs in one
-// of its own, which ends with its goroutine because it is never unlocked.
+// Do calls f with the user's rights to files, as the ranks will have them. The kernel keeps
+// these for each thread (credentials(7)), so f runs in a thread of its own, which ends with
+// its goroutine because it is never unlocked.
 func (u User) Do(f func() error) error {
 	if !u.Switches {
 		return f()
@@ -29,8 +29,8 @@ func (u User) Do(f func() error) error {
 	return <-done
 }
 
-// take gives this thread the login's rights to files. Raw calls: those of
-// package syscall change every thread.
+// take gives this thread the user's rights to files. Raw system calls: those of package
+// syscall change every thread.
 func (u User) take() error {
 	var groups unsafe.Pointer
 	if len(u.Groups) > 0 {
@@ -48,7 +48,7 @@ func (u User) take() error {
 	return nil
 }
 
-// Own makes something the login's.
+// Own makes the user the owner of a path.
 func (u User) Own(path string) error {
 	if !u.Switches {
 		return nil
@@ -56,13 +56,14 @@ func (u User) Own(path string) error {
 	return os.Lchown(path, int(u.UID), int(u.GID))
 }
 
-// HasAlone tells whether a folder is the login's, and closed to others.
+// HasAlone reports whether a folder belongs to the user, and is closed to others.
 func (u User) HasAlone(dir string) bool {
 	var st unix.Stat_t
 	return unix.Lstat(dir, &st) == nil && st.Mode == unix.S_IFDIR|0o700 && st.Uid == u.UID
 }
 
-// May asks the kernel for rights to a file (unix.R_OK and so on), which knows of ACLs and of noexec mounts too.
+// May asks the kernel for rights to a file (unix.R_OK and so on), so that ACLs and noexec
+// mounts count too.
 func (u User) May(path string, mode uint32) error {
 	if err := unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS); err != nil {
 		return u.Cause(err)
@@ -70,7 +71,7 @@ func (u User) May(path string, mode uint32) error {
 	return nil
 }
 
-// Cause is the bare reason: whoever calls has named the path.
+// Cause is the reason without the path, which the caller names.
 func (u User) Cause(err error) error {
 	var no unix.Errno
 	switch {

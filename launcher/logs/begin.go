@@ -13,12 +13,12 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// lineReach is how far back the beginning of a line is looked for: a longer one
-// is shown from its middle on.
+// lineReach is how far back the start of a line is searched: a longer line is shown from
+// the middle.
 const lineReach = 1 << 20
 
-// begin settles where each stream without a cursor is read from, and tells it:
-// whoever asks again then goes on from there, and finds the same end no second time.
+// begin decides where each stream without a cursor is read from, and reports it: a caller
+// that asks again continues from there, and the end is not searched again.
 func (l *reader) begin(r Request) error {
 	if r.From == (launcher.From{}) {
 		return nil
@@ -51,8 +51,8 @@ func (l *reader) begin(r Request) error {
 	return nil
 }
 
-// from is the later of the two places that a From may name; lines are this stream's
-// share of the rank's.
+// from is the later of the two places that a From may give; lines is this stream's share of
+// the rank's lines.
 func (f *tail) from(from launcher.From, lines int) (offset int64, err error) {
 	if !from.Since.IsZero() {
 		if offset, err = f.since(from.Since); err != nil {
@@ -66,9 +66,9 @@ func (f *tail) from(from launcher.From, lines int) (offset int64, err error) {
 	return offset, nil
 }
 
-// share says how many of a rank's last n lines are of its stdout, by the stamps of
-// both streams. Where these do not tell, stderr's are the later ones: who looks at
-// one line wants the error.
+// share says how many of a rank's last n lines are of its stdout, by the stamps of both
+// streams. If they do not tell, stderr's are taken as later: who asks for one line wants
+// the error.
 func share(out, err *tail, n int) int {
 	switch {
 	case n <= 0 || out.end() == 0:
@@ -76,10 +76,10 @@ func share(out, err *tail, n int) int {
 	case err.end() == 0:
 		return n
 	}
-	outStamps, _ := shim.ReadStamps(out.path, 0) // without any, no line is the later one
+	outStamps, _ := shim.ReadStamps(out.path, 0) // without stamps no line is the later one
 	errStamps, _ := shim.ReadStamps(err.path, 0)
-	// The more lines are of stdout the older is the first of them, and the newer the
-	// first that stderr has to leave out for it.
+	// The more lines are of stdout, the older is the first of them, and the newer the first
+	// that stderr has to leave out for it.
 	return sort.Search(n, func(k int) bool {
 		ours, there := out.lastLines(k + 1)
 		theirs, also := err.lastLines(n - k)
@@ -87,7 +87,7 @@ func share(out, err *tail, n int) int {
 	})
 }
 
-// stampOf is when a byte came; zero where that is not known.
+// stampOf is when a byte was written; zero if not known.
 func stampOf(stamps []shim.Stamp, offset int64) time.Time {
 	i := sort.Search(len(stamps), func(i int) bool { return stamps[i].Offset > offset })
 	if i == 0 {
@@ -96,8 +96,8 @@ func stampOf(stamps []shim.Stamp, offset int64) time.Time {
 	return stamps[i-1].Time
 }
 
-// since is the beginning of the line in which the first byte lies that may have
-// come at t or later. A stream without stamps is read from its start.
+// since is the start of the line with the first byte that may have been written at t or
+// later. A stream without stamps is read from its start.
 func (f *tail) since(t time.Time) (int64, error) {
 	stamps, err := shim.ReadStamps(f.path, 0)
 	if err != nil || len(stamps) == 0 {
@@ -107,7 +107,7 @@ func (f *tail) since(t time.Time) (int64, error) {
 	if i < 0 {
 		return 0, nil
 	}
-	// What a stamp stands for came before the next could have been made.
+	// The bytes of a stamp were written before the next one could have been made.
 	if t.After(stamps[i].Time.Add(shim.StampEvery(stamps[0].Time, stamps[i].Time))) {
 		i++
 	}
@@ -121,18 +121,18 @@ func (f *tail) since(t time.Time) (int64, error) {
 	return at, nil
 }
 
-// lastLines is where the last n lines begin, and whether there are as many. One
-// without an end counts.
+// lastLines is where the last n lines begin, and whether there are as many. An unfinished
+// line counts.
 func (f *tail) lastLines(n int) (at int64, all bool) {
 	end := f.end()
 	if n <= 0 {
 		return end, true
 	}
 	if at, ok := f.behindNewline(1, end, max(0, end-1)); ok && at == end {
-		n++ // the last line's own
+		n++ // the newline of the last line
 	}
 	at, all = f.behindNewline(n, end, 0)
-	if !all && end > 0 { // the first line has no newline before it
+	if !all && end > 0 { // no newline precedes the first line
 		if all = n == 1; !all {
 			_, all = f.behindNewline(n-1, end, 0)
 		}
@@ -140,7 +140,7 @@ func (f *tail) lastLines(n int) (at int64, all bool) {
 	return at, all
 }
 
-// end is how many bytes the stream has.
+// end is the length of the stream in bytes.
 func (f *tail) end() int64 {
 	bases := f.bases()
 	last := bases[len(bases)-1]
@@ -151,9 +151,8 @@ func (f *tail) end() int64 {
 	return last + fi.Size()
 }
 
-// behindNewline goes back from end to just behind the n-th newline. Where there
-// are fewer it gives false and how far it came: low, or where the output that
-// is kept begins.
+// behindNewline goes back from end to just behind the n-th newline. If there are fewer it
+// returns false and how far it came: low, or where the kept output begins.
 func (f *tail) behindNewline(n int, end, low int64) (int64, bool) {
 	bases := f.bases()
 	buf := make([]byte, min(64<<10, max(0, end-low)))

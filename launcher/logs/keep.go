@@ -11,19 +11,19 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Keep says how much output of ended jobs stays: what is beyond any of the
-// three is removed, the oldest of whoever has most there first (launcher.Beyond).
-// It is looked at whenever a job is over.
+// Keep limits the output of ended jobs: what exceeds any of the three is removed, the
+// oldest of the user who has most first (launcher.Beyond). It is applied whenever a job is
+// over.
 type Keep struct {
 	Jobs  int           // 0 means 200
 	For   time.Duration // since the job's last attempt; 0: for ever
 	Bytes int64         // of all jobs together; 0: any
 }
 
-// DefaultJobs is Keep.Jobs where nothing is said.
+// DefaultJobs is the default of Keep.Jobs.
 const DefaultJobs = 200
 
-// Job is one job's output, and what it has brought along.
+// Job is one job's output, and the files that it has brought.
 type Job struct {
 	Name  string
 	User  string    // empty: not known
@@ -31,7 +31,7 @@ type Job struct {
 	Bytes func() int64
 }
 
-// Jobs lists whose folders lie in dirs, which have one for each job.
+// Jobs lists the jobs that have a folder in dirs.
 func Jobs(dirs []string, user func(job string) string) []Job {
 	last := map[string]time.Time{}
 	for _, dir := range dirs {
@@ -55,7 +55,7 @@ func Jobs(dirs []string, user func(job string) string) []Job {
 	return jobs
 }
 
-// Beyond names the jobs that are not to be kept.
+// Beyond names the jobs to remove.
 func (k Keep) Beyond(jobs []Job, now time.Time) (names []string) {
 	slices.SortStableFunc(jobs, func(x, y Job) int { return cmp.Or(x.Last.Compare(y.Last), cmp.Compare(x.Name, y.Name)) })
 	drop := func(gone []Job) {
@@ -78,7 +78,7 @@ func (k Keep) Beyond(jobs []Job, now time.Time) (names []string) {
 func bytesIn(dir string) (sum int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // what is gone takes no room
+			return nil //nolint:nilerr // a removed file takes no space
 		}
 		if fi, err := d.Info(); err == nil && d.Type().IsRegular() {
 			sum += fi.Size()

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputTail is how many bytes of output are looked at.
+// outputTail is how many bytes at the end of the output are read.
 const outputTail = 16 << 10
 
-// LastLines gives the lines at the end of a file, without empty ones. Of one that was written over, as a
-// bar of progress is, it is what a terminal shows; of one that has no end it is its end.
+// LastLines gives the lines at the end of a file, without empty ones. Of a line that was
+// overwritten with \r, such as a progress bar, it is what a terminal shows; of an
+// unfinished line it is the end.
 func LastLines(path string) []string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -29,7 +30,7 @@ func LastLines(path string) []string {
 		return nil
 	}
 	if i := bytes.IndexAny(b, "\r\n"); from > 0 && i >= 0 {
-		b = b[i:] // before that is the end of a line
+		b = b[i:] // before that is the end of a cut line
 	}
 	var lines []string
 	for line := range strings.Lines(strings.ToValidUTF8(string(b), "?")) {

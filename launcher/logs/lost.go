@@ -14,8 +14,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// lostName lies beside the output and says what is missing in it: the shim's
-// journal, where that is told first, goes with the job.
+// lostName is a file beside the output that says what is missing in it: the shim's journal,
+// which has that first, is removed with the job.
 const lostName = "lost.json"
 
 // Lost is a gap in one rank's output.
@@ -24,7 +24,7 @@ type Lost struct {
 	Lost shim.Lost `json:"lost"`
 }
 
-// Note adds a gap to those that are known: of each the last word counts.
+// Note adds a gap to the known ones: of each gap the latest report counts.
 func Note(known []Lost, rank int, gap shim.Lost) []Lost {
 	i := slices.IndexFunc(known, func(old Lost) bool {
 		return old.Rank == rank && old.Lost.Stream == gap.Stream && old.Lost.Offset == gap.Offset
@@ -37,7 +37,7 @@ func Note(known []Lost, rank int, gap shim.Lost) []Lost {
 	return known
 }
 
-// KeepLost writes the gaps down beside the output in dir.
+// KeepLost writes the gaps to a file beside the output in dir.
 func KeepLost(dir string, known []Lost) error {
 	b, err := json.Marshal(known)
 	if err != nil {
@@ -60,8 +60,8 @@ func readLost(dir string) (known []Lost, err error) {
 	return known, nil
 }
 
-// tellLost passes on what gaps there are, each as it opens and as it ends. The
-// file may be missing while the disk is full: an attempt in the ledger knows itself.
+// tellLost reports gaps, each as it opens and as it ends. The file may be missing while the
+// disk is full: an attempt in the ledger has its own list.
 func (l *reader) tellLost() error {
 	if !l.lostAt {
 		return nil
@@ -83,7 +83,7 @@ func (l *reader) tellLost() error {
 		l.losses[g] = true
 		note := fmt.Sprintf("rank %d: %s of its std%s were lost at byte %d: %s", g.Rank, launcher.Size(g.Lost.Bytes),
 			g.Lost.Stream, g.Lost.Offset, g.Lost.Error)
-		// Without a stream: it moves no cursor.
+		// Without a stream it moves no cursor.
 		if err := l.fn(launcher.Chunk{Rank: g.Rank, Note: note}); err != nil {
 			return err
 		}

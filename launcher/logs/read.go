@@ -18,34 +18,35 @@ import (
 const (
 	// chunkBytes is the most that is read and sent at once.
 	chunkBytes = 128 << 10
-	// lookAgain is between two looks where inotify cannot be had: its instances
-	// are few for each user (fs.inotify.max_user_instances).
+	// lookAgain is the polling interval if inotify is not available: each user has few
+	// instances (fs.inotify.max_user_instances).
 	lookAgain = 200 * time.Millisecond
 )
 
 // Request asks for the output of an attempt's local ranks.
 type Request struct {
 	Key     launcher.Key
-	Ranks   []int // empty: all whose output is there
+	Ranks   []int // empty: all that have output
 	Follow  bool  // until each of them has ended; else up to what is there now
 	Cursors []launcher.Cursor
 	From    launcher.From
 	Times   bool // of each chunk
 }
 
-// Live is what is known of an attempt beside its files.
+// Live is what is known of an attempt besides its files.
 type Live struct {
-	// Lost are the gaps that its journal tells of; nil: the file beside the output is asked.
+	// Lost are the gaps in its journal; nil: the file beside the output is read.
 	Lost func() []Lost
-	// Ended tells whether no more output can come from these ranks.
+	// Ended reports whether no more output can come from these ranks.
 	Ended func(ranks map[int]bool) bool
-	// News is filled whenever Ended may have another answer.
+	// News is signalled whenever Ended may have another answer.
 	News <-chan struct{}
 }
 
-// Read reads the ranks' output files in dir from the cursors on, in the order of their bytes within each file. It is
-// told of growth by inotify and of ends by live; fn may be slow without slowing any rank. A chunk's Data is only fn's
-// until it returns. It writes nothing.
+// Read reads the ranks' output files in dir from the cursors on, in the order of their
+// bytes within each file. It learns of growth by inotify and of ends by live; fn may be
+// slow without slowing any rank. fn may use a chunk's Data only until it returns. Read
+// writes nothing.
 func Read(ctx context.Context, dir string, r Request, live Live, fn func(launcher.Chunk) error) error {
 	if len(r.Ranks) == 0 {
 		r.Ranks = ranksIn(dir)
@@ -66,7 +67,7 @@ func Read(ctx context.Context, dir string, r Request, live Live, fn func(launche
 	defer l.unwatch()
 	for {
 		l.look()
-		// Asked before reading: what was written before an end is read after it.
+		// Called before reading, so that what was written before an end is still read.
 		over := live.Ended(l.wanted)
 		if over {
 			l.allDirty()
@@ -97,17 +98,17 @@ type reader struct {
 	live   Live
 	fn     func(launcher.Chunk) error
 	wanted map[int]bool
-	losses map[Lost]bool // that fn was told of
-	lostAt bool          // there may be others
+	losses map[Lost]bool // that fn has got
+	lostAt bool          // there may be new ones
 	files  []*tail
 	byName map[string]*tail
 	buf    []byte
 
-	watcher *fsnotify.Watcher // nil: none could be had
-	watched bool              // dir exists and is
+	watcher *fsnotify.Watcher // nil: inotify is not available
+	watched bool              // dir exists and is watched
 	grown   <-chan fsnotify.Event
 	lost    <-chan error
-	ticker  *time.Ticker // in the watcher's place
+	ticker  *time.Ticker // instead of the watcher
 	tick    <-chan time.Time
 }
 
@@ -136,8 +137,8 @@ func newReader(dir string, r Request, fn func(launcher.Chunk) error) *reader {
 	return l
 }
 
-// list looks once for the parts of all streams: a folder may have those of thousands
-// of ranks.
+// list looks once for the parts of all streams: a folder may have those of thousands of
+// ranks.
 func (l *reader) list() {
 	parts := Parts(l.dir)
 	for _, f := range l.files {
@@ -154,7 +155,7 @@ func (l *reader) watch() {
 	l.watcher, l.grown, l.lost = w, w.Events, w.Errors
 }
 
-// poll takes the watcher's place.
+// poll replaces the watcher.
 func (l *reader) poll() {
 	l.unwatch()
 	l.watcher, l.grown, l.lost = nil, nil, nil
@@ -171,8 +172,8 @@ func (l *reader) unwatch() {
 	}
 }
 
-// look begins to watch the folder once it is there: prepare makes it, and says
-// so before any rank writes.
+// look starts to watch the folder once it exists: prepare makes it, and says so before any
+// rank writes.
 func (l *reader) look() {
 	if l.watched {
 		return
@@ -187,7 +188,7 @@ func (l *reader) look() {
 		}
 	}
 	l.watched = true
-	l.allDirty() // what was there before
+	l.allDirty() // what was written before
 }
 
 func (l *reader) allDirty() {
@@ -199,14 +200,14 @@ func (l *reader) allDirty() {
 }
 
 func (l *reader) grew(ev fsnotify.Event) {
-	l.lostAt = l.lostAt || strings.HasPrefix(filepath.Base(ev.Name), lostName) // or what was to become it
+	l.lostAt = l.lostAt || strings.HasPrefix(filepath.Base(ev.Name), lostName) // or its temporary file
 	if path, base, ok := shim.ParsePart(ev.Name); ok && l.byName[path] != nil {
 		f := l.byName[path]
 		f.dirty, f.newest, f.listed = true, max(f.newest, base), nil
 	}
 }
 
-// mark takes what has been told meanwhile without waiting for more.
+// mark takes the changes so far without waiting for more.
 func (l *reader) mark() {
 	for {
 		select {
@@ -220,9 +221,9 @@ func (l *reader) mark() {
 	}
 }
 
-// readAll passes on everything up to the present end of the files that may
-// hold more. They take turns: one rank that writes without a pause must not
-// hide the others. meanwhile is called between the turns.
+// readAll passes on everything up to the present end of the files that may have more. They
+// take turns: a rank that writes without a pause must not delay the others. meanwhile is
+// called between the turns.
 func (l *reader) readAll(ctx context.Context, meanwhile func()) error {
 	for {
 		meanwhile()

@@ -7,22 +7,23 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Scanner reads one stream of a rank, in all its parts, and goes on where its last look ended.
+// Scanner reads one stream of a rank, in all its parts, and continues where it stopped.
 type Scanner struct {
 	stream tail
 	buf    []byte
 }
 
-// NewScanner begins at the first byte of a stream, which is named by the path of its first part.
+// NewScanner begins at the first byte of a stream, which is named by the path of its first
+// part.
 func NewScanner(path string) *Scanner {
 	return &Scanner{stream: tail{path: path}, buf: make([]byte, 64<<10)}
 }
 
-// More passes on what is there, at most so many bytes or a chunk more, until fn has enough. What fails is looked at
-// again by the next More.
+// More passes on what is there, at most so many bytes or a chunk more, until fn has enough.
+// After an error the next More tries again.
 func (s *Scanner) More(ctx context.Context, most int, fn func(launcher.Chunk) (enough bool)) {
 	s.stream.dirty = true
-	if later := Parts(filepath.Dir(s.stream.path))[s.stream.path]; len(later) > 0 { // the next one may be gone already
+	if later := Parts(filepath.Dir(s.stream.path))[s.stream.path]; len(later) > 0 { // its first part may be gone
 		s.stream.newest = later[len(later)-1]
 	}
 	enough := false

@@ -16,23 +16,23 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// tail is one stream of a rank, in the parts that the shim keeps it in, and how
-// far it has been read.
+// tail is one stream of a rank, in the parts that the shim keeps, and how far it has been
+// read.
 type tail struct {
 	path  string // of its first part
 	at    launcher.Cursor
-	dirty bool // may hold more
+	dirty bool // may have more
 
-	listed []int64 // bases, as the reader has just listed them; nil: find looks itself
+	listed []int64 // bases, as the reader has just listed them; nil: find lists them itself
 	found  bool    // base is that of the part to read
 	base   int64   // the stream's bytes before that part
-	newest int64   // the highest base that was heard of
+	newest int64   // the highest base that was seen
 
-	times  bool // to be told
+	times  bool // report times
 	stamps []shim.Stamp
 }
 
-// read passes on one chunk, and leaves the stream dirty where there is more.
+// read passes on one chunk, and leaves the stream dirty if there is more.
 func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
 	if !f.found {
 		if dropped := f.find(); dropped > 0 {
@@ -44,10 +44,10 @@ func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
 	n, err := f.readPart(buf)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.base == 0:
-		f.dirty = false // not started yet, or never
+		f.dirty = false // the rank has not started, or never will
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		f.found = false // removed while we were slow
+		f.found = false // removed by the shim meanwhile
 		return nil
 	case err != nil && err != io.EOF:
 		return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
@@ -55,14 +55,14 @@ func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
 	f.dirty = err == nil
 	next := f.at.Offset + int64(n)
 	if err == io.EOF && (f.newest > f.base || next > f.base && exists(shim.PartName(f.path, next))) {
-		f.found, f.dirty = false, true // this part is whole
+		f.found, f.dirty = false, true // this part is complete
 	}
 	if n == 0 {
 		return nil
 	}
 	c := launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: f.at.Offset, Data: buf[:n]}
 	if f.times {
-		// Asked after reading: a stamp is written before its bytes.
+		// Read after the bytes: a stamp is written before its bytes.
 		var span int64
 		if c.Time, span = f.stamped(); span < int64(n) {
 			c.Data, f.dirty = buf[:span], true
@@ -86,16 +86,16 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// find settles which part the next byte is in. Where that was removed it goes
-// on to the next there is, and gives how many bytes that leaves out.
+// find decides which part has the next byte. If that part was removed it takes the next one
+// there is, and returns how many bytes are skipped.
 func (f *tail) find() (dropped int64) {
 	f.found = true
 	bases := f.bases()
-	f.listed = nil // what is looked for again has changed
+	f.listed = nil // on the next call the list may have changed
 	f.newest = bases[len(bases)-1]
 	i, exact := slices.BinarySearch(bases, f.at.Offset)
 	if !exact {
-		i = max(i-1, 0) // an offset below zero is the read's to refuse
+		i = max(i-1, 0) // read refuses an offset below zero
 	}
 	f.base = bases[i]
 	if i == len(bases)-1 {
@@ -111,8 +111,7 @@ func (f *tail) find() (dropped int64) {
 	return dropped
 }
 
-// bases lists the parts by their first bytes, in order. The first part is taken
-// to be there.
+// bases lists the parts by their first bytes, in order. The first part is assumed to exist.
 func (f *tail) bases() []int64 {
 	if f.listed != nil {
 		return f.listed
@@ -120,8 +119,8 @@ func (f *tail) bases() []int64 {
 	return append([]int64{0}, Parts(filepath.Dir(f.path))[f.path]...)
 }
 
-// Parts lists what follows the first part of each of a folder's streams, by the
-// path of that.
+// Parts lists the later parts of each stream in a folder, by the path of the stream's first
+// part.
 func Parts(dir string) map[string][]int64 {
 	found := map[string][]int64{}
 	names, _ := os.ReadDir(dir)
@@ -136,8 +135,8 @@ func Parts(dir string) map[string][]int64 {
 	return found
 }
 
-// stamped tells when the byte at the cursor came, and how many bytes from there
-// on have the same stamp; a zero time where there is none.
+// stamped gives the time of the byte at the cursor, and how many bytes from there on have
+// the same stamp; a zero time if there is none.
 func (f *tail) stamped() (at time.Time, span int64) {
 	if more, err := shim.ReadStamps(f.path, len(f.stamps)); err == nil {
 		f.stamps = append(f.stamps, more...)

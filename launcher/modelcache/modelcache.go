@@ -1,9 +1,9 @@
-// Package modelcache decides what a machine has of a model: a folder with its files, or what Hugging
-// Face's libraries keep of it in their cache. The agent looks so with the eyes of a user, and the
-// command line where it runs.
+// Package modelcache decides what a machine has of a model: a folder with its files, or its
+// files in the cache of Hugging Face's libraries. The agent looks with the rights of a
+// user, the command line with its own.
 //
-// It must not wait: what lies under a model's name may be a pipe, a device or a disk image. It
-// must not say what a model needs, which is for workloads.
+// It must not block: a model's path may be a pipe, a device or a disk image. It must not
+// say what a model needs, which is for workloads.
 package modelcache
 
 import (
@@ -22,16 +22,16 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// How much is read of a model's files, in bytes. An index names the file of each tensor: that of a
-// model of 256 experts and 60 layers takes 10 MB.
+// How much is read of a model's files, in bytes. An index names the file of each tensor:
+// with 256 experts and 60 layers it takes 10 MB.
 const (
 	maxConfig = 1 << 20
 	maxIndex  = 32 << 20
 	maxRef    = 256
 )
 
-// Cache is the folder of Hugging Face's cache by an environment (huggingface_hub/constants.py); it may
-// be relative, or empty.
+// Cache is the folder of Hugging Face's cache by an environment
+// (huggingface_hub/constants.py); it may be relative, or empty.
 func Cache(getenv func(string) string) string {
 	return cmp.Or(getenv("HF_HUB_CACHE"), path.Join(Home(getenv), "hub"))
 }
@@ -42,8 +42,8 @@ func Home(getenv func(string) string) string {
 	return cmp.Or(getenv("HF_HOME"), path.Join(cache, "huggingface"))
 }
 
-// Snapshot is the folder of a model's main revision in a cache (huggingface_hub/file_download.py);
-// empty: it has none.
+// Snapshot is the folder of a model's main revision in a cache
+// (huggingface_hub/file_download.py); empty: it has none.
 func Snapshot(cache, model string) string {
 	repo := filepath.Join(cache, "models--"+strings.ReplaceAll(model, "/", "--"))
 	ref, err := readFile(filepath.Join(repo, "refs", "main"), maxRef)
@@ -57,9 +57,9 @@ func Snapshot(cache, model string) string {
 	return dir
 }
 
-// Look tells what a folder has of a model. A file of a cache is a link to its blob, which is there
-// once it is whole. An error is about its config.json, and wraps fs.ErrNotExist where it has none;
-// what is known of the weights is told all the same.
+// Look reports what a folder has of a model. A file in a cache is a link to its blob, which
+// exists once it is complete. An error is about its config.json, and wraps fs.ErrNotExist
+// if it has none; what is known of the weights is returned all the same.
 func Look(dir string) (c launcher.ModelCopy, err error) {
 	c.Dir, c.Found = dir, true
 	c.Config, err = readConfig(filepath.Join(dir, "config.json"))
@@ -98,11 +98,11 @@ func Look(dir string) (c launcher.ModelCopy, err error) {
 	return c, err
 }
 
-// maxModel is above the bytes of any model, and what an index may claim: 1 PiB.
+// maxModel is more than any model has, and the most that an index may claim: 1 PiB.
 const maxModel = 1 << 50
 
-// readConfig gives a model's config.json without what says how it is quantized, which may name each of its
-// layers.
+// readConfig gives a model's config.json without the quantization, which may list each of
+// its layers.
 func readConfig(name string) ([]byte, error) {
 	text, err := readFile(name, maxConfig)
 	if err != nil {
@@ -123,7 +123,7 @@ func readConfig(name string) ([]byte, error) {
 	return text, nil
 }
 
-// sizeOf is 0 of what is not there.
+// sizeOf is 0 for a missing file.
 func sizeOf(file string) int64 {
 	fi, err := os.Stat(file)
 	if err != nil || !fi.Mode().IsRegular() {
@@ -132,19 +132,19 @@ func sizeOf(file string) int64 {
 	return fi.Size()
 }
 
-// readFile reads a file, and nothing that could be waited for, or that does something when it is
-// opened; one with more bytes is an error.
+// readFile reads a regular file, and nothing that could block, or that acts when it is
+// opened; a file with more than most bytes is an error.
 func readFile(name string, most int64) ([]byte, error) {
 	fi, err := os.Stat(name)
 	if err != nil {
 		return nil, err
 	}
 	bad := func(fi fs.FileInfo) bool { return !fi.Mode().IsRegular() || fi.Size() > most }
-	refused := fmt.Errorf("read %s: %w: a file of %d bytes at most is read", name, fs.ErrInvalid, most)
+	refused := fmt.Errorf("read %s: %w: want a file of at most %d bytes", name, fs.ErrInvalid, most)
 	if bad(fi) {
 		return nil, refused
 	}
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // it may be another one by now
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // it may have been replaced since
 	if err != nil {
 		return nil, err
 	}

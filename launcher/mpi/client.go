@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client speaks PMI-1 as a rank does: sparkrun's own ranks use it, of an Open MPI job and of ib-test.
+// Client speaks PMI-1 as a rank does: for sparkrun's own ranks, of an Open MPI job and of
+// ib-test.
 type Client struct {
 	conn io.ReadWriteCloser
 	in   *bufio.Reader
@@ -22,17 +23,17 @@ type Client struct {
 	name string
 }
 
-// pmiVars say to a rank where its process manager is. They must not reach an Open
-// MPI program, which would take them for its own.
+// pmiVars say where a rank's process manager is. They must not reach an Open MPI program,
+// which would take them as its own.
 var pmiVars = []string{"PMI_FD", "PMI_RANK", "PMI_SIZE"}
 
-// ClientFromEnv speaks to the process manager of this process.
+// ClientFromEnv connects to the process manager of this process.
 func ClientFromEnv() (*Client, error) {
 	fd, err := strconv.Atoi(os.Getenv("PMI_FD"))
 	rank, err1 := strconv.Atoi(os.Getenv("PMI_RANK"))
 	size, err2 := strconv.Atoi(os.Getenv("PMI_SIZE"))
 	if err := errors.Join(err, err1, err2); err != nil || fd < 3 {
-		return nil, errors.New("no PMI_FD, PMI_RANK and PMI_SIZE: this is a part of a job, and nothing by itself")
+		return nil, errors.New("no PMI_FD, PMI_RANK and PMI_SIZE: this command works only as a part of a job")
 	}
 	unix.CloseOnExec(fd)
 	return NewClient(os.NewFile(uintptr(fd), "pmi"), rank, size)
@@ -52,8 +53,8 @@ func NewClient(conn io.ReadWriteCloser, rank, size int) (*Client, error) {
 	return c, nil
 }
 
-// Put tells the others a value, of which any length and all bytes will do: it goes in
-// pieces. They have it after the next Barrier.
+// Put publishes a value of any length and any bytes, in pieces. The others can Get it after
+// the next Barrier.
 func (c *Client) Put(key, value string) error {
 	text := base64.StdEncoding.EncodeToString([]byte(value))
 	for i := 0; ; i++ {
@@ -73,7 +74,7 @@ func (c *Client) Put(key, value string) error {
 	}
 }
 
-// Get gives what somebody has Put before the last Barrier.
+// Get gives a value that was Put before the last Barrier.
 func (c *Client) Get(key string) (string, error) {
 	var text strings.Builder
 	for i := 0; ; i++ {
@@ -103,7 +104,7 @@ func (c *Client) Barrier() error {
 	return err
 }
 
-// Finalize says that no more comes, and hangs up.
+// Finalize ends PMI-1 and closes the connection.
 func (c *Client) Finalize() error {
 	_, err := c.ask("cmd=finalize", "finalize_ack")
 	return errors.Join(err, c.conn.Close())

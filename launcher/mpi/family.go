@@ -19,30 +19,29 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// maxLibraries bounds how many libraries of a program are looked at.
+// maxLibraries bounds how many libraries of a program are read.
 const maxLibraries = 512
 
-// Linked says what a program is linked to.
+// Linked is what a program is linked with.
 type Linked struct {
-	Family  launcher.MPIFamily // by who starts its ranks (wantsPMIx); empty: to no MPI library that is known
-	Library string             // by which that is known, as the program names it
-	Folder  string             // where that library lies, among those that were looked in; empty: elsewhere
-	// Why, where the family is not known: "a script", "linked to no MPI library".
+	Family  launcher.MPIFamily // by what starts its ranks (wantsPMIx); empty: no known MPI library
+	Library string             // that shows it, as the program names it
+	Folder  string             // where that library is, among the searched folders; empty: elsewhere
+	// Why says why the family is not known: "a script", "linked to no MPI library".
 	Why string
 }
 
-// FamilyOf finds out which family of MPI a program is linked to, by itself or through
-// the libraries that it names (DT_NEEDED), which are looked for as ld.so(8) does:
-// DT_RPATH, LD_LIBRARY_PATH (libraryPath), DT_RUNPATH, the system's folders. The
-// linker's cache is not read: all that lies in a folder that only ld.so.conf names
-// goes unseen, unless the program names it itself. An error says that the file could
-// not be read.
+// FamilyOf finds out which family of MPI a program is linked with, by itself or through the
+// libraries that it names (DT_NEEDED), which are searched as ld.so(8) does: DT_RPATH,
+// LD_LIBRARY_PATH (libraryPath), DT_RUNPATH, the system's folders. The linker's cache is
+// not read: libraries in folders that only ld.so.conf names are not found, unless the
+// program names them itself. An error says that the file could not be read.
 func FamilyOf(program, libraryPath string) (Linked, error) {
 	return familyOf(program, walk{libraryPath: filepath.SplitList(libraryPath), seen: map[string]bool{}})
 }
 
-// FamilyNamed is FamilyOf by what the program names itself, for one that runs in an image:
-// the libraries of this machine are not its own.
+// FamilyNamed is FamilyOf by the program's own DT_NEEDED alone, for a program that runs in
+// an image: the libraries of this machine are not its own.
 func FamilyNamed(program string) (Linked, error) { return familyOf(program, walk{alone: true}) }
 
 func familyOf(program string, w walk) (Linked, error) {
@@ -73,10 +72,10 @@ func familyOf(program string, w walk) (Linked, error) {
 	return w.found, nil
 }
 
-// byName tells a family by the name of a library: MPICH's ABI initiative (2014) has
-// MPICH, Intel MPI and MVAPICH all be libmpi.so.12, Debian's MPICH is libmpich.so.12;
-// Open MPI has been libmpi.so.20 and libmpi.so.40 since 2.0. Other languages' libraries
-// (libmpi_mpifh, libmpicxx, libmpifort) need one of these in turn.
+// byName gives the family of a library's name. By MPICH's ABI initiative (2014) MPICH,
+// Intel MPI and MVAPICH are all libmpi.so.12; Debian's MPICH is libmpich.so.12; Open MPI is
+// libmpi.so.20 or libmpi.so.40 since 2.0. Other languages' libraries (libmpi_mpifh,
+// libmpicxx, libmpifort) need one of these in turn.
 func byName(lib string) launcher.MPIFamily {
 	switch name, _, _ := strings.Cut(lib, ".so"); {
 	case strings.HasPrefix(lib, "libmpi.so.12"), name == "libmpich", name == "libmpichf90", name == "libmpifort",
@@ -91,7 +90,7 @@ func byName(lib string) launcher.MPIFamily {
 	return ""
 }
 
-// Libraries are those by which a loader's cache tells that there is an MPI.
+// Libraries are the names that show in a loader's cache that there is an MPI.
 func Libraries() []Linked {
 	return []Linked{
 		{Family: launcher.MPICH, Library: "libmpi.so.12"}, {Family: launcher.MPICH, Library: "libmpich.so.12"},
@@ -100,14 +99,14 @@ func Libraries() []Linked {
 }
 
 type walk struct {
-	alone        bool // no library is looked for
+	alone        bool // libraries are not searched
 	libraryPath  []string
 	seen         map[string]bool
 	interpreters []string
 	found        Linked
 }
 
-// visit looks at one file; rpath is what those before it on the way have.
+// visit reads one file; rpath is that of the files before it on the path.
 func (w *walk) visit(path string, rpath []string) error {
 	libs, own, runpath, machine, err := dynamic(path)
 	if err != nil {
@@ -149,8 +148,8 @@ func (w *walk) visit(path string, rpath []string) error {
 	return nil
 }
 
-// Bounds of what is read of one file. It is a user's, who may have made it to be read for
-// ever: package debug/elf promises nothing about such.
+// Bounds of what is read of one file. A user may have made it to be read without end:
+// package debug/elf promises nothing about such files.
 const (
 	maxSegments = 1024
 	maxDynamic  = 64 << 10 // entries
@@ -159,8 +158,8 @@ const (
 
 var errForged = fmt.Errorf("%w: its tables are those of no program", fs.ErrInvalid)
 
-// dynamic reads what a program or library asks of the loader (elf(5): PT_DYNAMIC). It asks
-// nothing where it is static.
+// dynamic reads what a program or library asks of the loader (elf(5): PT_DYNAMIC). A static
+// one asks for nothing.
 func dynamic(path string) (libs, rpath, runpath []string, machine elf.Machine, err error) {
 	f, err := openFile(path)
 	if err != nil {
@@ -225,7 +224,7 @@ func dynamic(path string) (libs, rpath, runpath []string, machine elf.Machine, e
 	return of(elf.DT_NEEDED), of(elf.DT_RPATH), of(elf.DT_RUNPATH), machine, nil
 }
 
-// openFile opens a file to read, and nothing that could be waited for: a pipe, a device.
+// openFile opens a regular file, and nothing that could block: a pipe, a device.
 func openFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -238,7 +237,7 @@ func openFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// nameTable reads the table that DT_STRTAB gives the address of.
+// nameTable reads the table at the address of DT_STRTAB.
 func nameTable(f *os.File, progs []elf.Prog64, values map[elf.DynTag][]uint64) ([]byte, error) {
 	tab, size := values[elf.DT_STRTAB], values[elf.DT_STRSZ]
 	if len(tab) != 1 || len(size) != 1 || size[0] > maxNames {
@@ -254,11 +253,13 @@ func nameTable(f *os.File, progs []elf.Prog64, values map[elf.DynTag][]uint64) (
 	return nil, errForged
 }
 
-// wantsPMIx tells whether an MPICH, by this library of its or by one that this needs, asks a PMIx server
-// for its ranks, and nothing else. Under any other process manager each of its ranks is 0 of 1, and says
-// nothing of it. Ubuntu 24.04's is so (4.2.0-5build3, configured --with-pmix: launchpad.net/bugs/2072338,
-// github.com/pmodels/mpich/issues/7064); Debian's 4.0.2 and 4.2.1 are not, nor are the wheels of PyPI. Its
-// own mpiexec (Hydra) does not serve it either. Open MPI's mpirun does: each of its daemons is a PMIx server.
+// wantsPMIx reports whether an MPICH, by this library of its or by one that this needs,
+// asks a PMIx server for its ranks, and nothing else. Under any other process manager each
+// of its ranks is 0 of 1, without a message. Ubuntu 24.04's is so (4.2.0-5build3,
+// configured --with-pmix: launchpad.net/bugs/2072338,
+// github.com/pmodels/mpich/issues/7064); Debian's 4.0.2 and 4.2.1 are not, nor are the
+// wheels of PyPI. Its own mpiexec (Hydra) does not serve it either. Open MPI's mpirun does:
+// each of its daemons is a PMIx server.
 func (w *walk) wantsPMIx(lib string, search []string) bool {
 	dir := holder(search, lib)
 	path := filepath.Join(dir, lib)
@@ -284,7 +285,8 @@ func (w *walk) wantsPMIx(lib string, search []string) bool {
 // maxLibrary bounds what is read of a library; Ubuntu's libmpich has 41 MB.
 const maxLibrary = 256 << 20
 
-// mentions tells whether a file has a name in it, as it is where the name is asked for by getenv(3).
+// mentions reports whether a file contains a name, as it does if it calls getenv(3) with
+// it.
 func mentions(path, name string) bool {
 	f, err := openFile(path)
 	if err != nil {
@@ -300,7 +302,7 @@ func mentions(path, name string) bool {
 		if err != nil {
 			return false
 		}
-		_, _ = in.Discard(len(block) - len(name)) // it has just been peeked at
+		_, _ = in.Discard(len(block) - len(name)) // it was just peeked at
 	}
 }
 
@@ -313,7 +315,7 @@ func holder(dirs []string, lib string) string {
 	return ""
 }
 
-// notMPI are libraries that every program has, and that are big.
+// notMPI are large libraries that every program has.
 func notMPI(lib string) bool {
 	for _, p := range []string{"libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "libgcc_s.so",
 		"libstdc++.so", "ld-linux"} {

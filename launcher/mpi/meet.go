@@ -8,9 +8,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Meeting is where the nodes of one attempt bring together what their ranks have put
-// before a barrier: on rank 0's node. What it holds can be brought again: a node whose
-// call broke asks again, and so do all when this agent is another's successor.
+// Meeting is where the nodes of one attempt bring together what their ranks have put before
+// a barrier: on rank 0's node. What it has can be sent again: a node whose call broke asks
+// again, and so do all nodes after a restart of this agent.
 type Meeting struct {
 	nodes int
 
@@ -19,18 +19,18 @@ type Meeting struct {
 	first int // all barriers below are over, and forgotten
 }
 
-// barrier is one that some node has come to.
+// barrier is one that some node has reached.
 type barrier struct {
 	parts  map[int][]launcher.Pair
 	bytes  int   // of parts, as in MaxSpace
-	err    error // in the place of all
-	whole  bool  // all is, and changes no more
+	err    error // instead of all
+	whole  bool  // all is complete, and no longer changes
 	all    []launcher.Pair
 	full   chan struct{} // closed once whole
-	stored chan struct{} // rank 0's shim has it, so that it survives this agent
+	stored chan struct{} // closed once rank 0's shim has it, so that it survives this agent
 }
 
-// NewMeeting is for an attempt on so many nodes.
+// NewMeeting makes the meeting of an attempt on so many nodes.
 func NewMeeting(nodes int) *Meeting {
 	return &Meeting{nodes: nodes, open: map[int]*barrier{}, first: 1}
 }
@@ -48,12 +48,13 @@ func (m *Meeting) at(n int) *barrier {
 	return f
 }
 
-// maxOpen bounds the barriers at a time: ranks are in one, and a node's next agent asks for that again.
+// maxOpen bounds the open barriers: ranks are in one, and a restarted agent asks for that
+// one again.
 const maxOpen = 4
 
-// Bring says what the ranks of a node have put before barrier n, and waits for what
-// those of all nodes have. Rank 0's node gets it first; the others once it has
-// called Stored. ErrPast: that barrier is over, and not in memory any more. ErrTooMuch, for
+// Bring takes what the ranks of a node have put before barrier n, and waits for what those
+// of all nodes have put. Rank 0's node gets the answer first; the others once that node has
+// called Stored. ErrPast: that barrier is over, and no longer in memory. ErrTooMuch, for
 // all nodes: they have put more than a job may. ErrStrange: this node may not bring that.
 func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair) ([]launcher.Pair, error) {
 	if node < 0 || node >= m.nodes || n < 1 {
@@ -98,7 +99,7 @@ func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair)
 	}
 }
 
-// part takes a node's, in the place of what that has brought before. m.mu is held.
+// part takes a node's pairs, replacing what it has brought before. m.mu is held.
 func (m *Meeting) part(f *barrier, node int, pairs []launcher.Pair) {
 	for _, p := range f.parts[node] {
 		f.bytes -= p.Size()
@@ -112,7 +113,7 @@ func (m *Meeting) part(f *barrier, node int, pairs []launcher.Pair) {
 // complete ends the wait for nodes. m.mu is held.
 func (m *Meeting) complete(n int, f *barrier, all []launcher.Pair, err error) {
 	f.whole, f.all, f.err, f.parts = true, all, err, nil
-	// Who is in this one has had the answer to the one before.
+	// A node that is in this one has got the answer to the one before.
 	for k := range m.open {
 		if k < n {
 			delete(m.open, k)
@@ -125,8 +126,9 @@ func (m *Meeting) complete(n int, f *barrier, all []launcher.Pair, err error) {
 	}
 }
 
-// Stored lets the other nodes have the answer to a barrier that rank 0's shim has. It
-// need not have been whole here: a successor of the agent that made it so begins with it.
+// Stored releases the answer to a barrier to the other nodes, once rank 0's shim has it.
+// The barrier need not have been completed here: an agent that was restarted begins with
+// it.
 func (m *Meeting) Stored(done Barrier) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,16 +18,17 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// mpirun is Open MPI's own launcher, as it lies on this machine.
+// mpirun is Open MPI's own launcher, as installed on this machine.
 type mpirun struct {
 	path  string
 	major int // of Open MPI
-	// reads: ranks may read each other's memory (process_vm_readv(2)). Some engines' containers
-	// may not; Open MPI tries it all the same, and says so at each message.
+	// reads: ranks may read each other's memory (process_vm_readv(2)). In containers of
+	// some engines they may not; Open MPI tries it all the same, and complains at each
+	// message.
 	reads bool
 }
 
-// mayRead tries it on this process itself, which may be refused by a filter alone.
+// mayRead tries it on this process itself, which only a seccomp filter refuses.
 func mayRead() bool {
 	from, to := []byte{1}, []byte{0}
 	remote := unix.RemoteIovec{Base: uintptr(unsafe.Pointer(&from[0])), Len: 1}
@@ -36,8 +37,8 @@ func mayRead() bool {
 	return err == nil
 }
 
-// findMpirun looks beside the program's own libmpi first: of two versions only that
-// one can start it. Debian has MPICH's mpirun beside Open MPI's, by their full names.
+// findMpirun looks beside the program's own libmpi first: of two versions only that one can
+// start it. Debian has MPICH's mpirun beside Open MPI's, by their full names.
 func findMpirun(o Options) (mpirun, error) {
 	if o.Mpirun != "" {
 		return askVersion(o.Mpirun)
@@ -69,7 +70,8 @@ func findMpirun(o Options) (mpirun, error) {
 	return mpirun{}, fmt.Errorf("%s: not in PATH on this node: install openmpi-bin, or name it with --mpirun", what)
 }
 
-// 4.x says "mpirun.openmpi (OpenRTE) 4.1.4" or "mpirun (Open MPI) 4.1.4", 5.x "mpirun (Open MPI) 5.0.3".
+// 4.x prints "mpirun.openmpi (OpenRTE) 4.1.4" or "mpirun (Open MPI) 4.1.4", 5.x "mpirun
+// (Open MPI) 5.0.3".
 var versionLine = regexp.MustCompile(`\((?:OpenRTE|Open MPI)\) v?(\d+)\.`)
 
 func askVersion(path string) (mpirun, error) {
@@ -80,14 +82,14 @@ func askVersion(path string) (mpirun, error) {
 	m := versionLine.FindSubmatch(out)
 	if m == nil {
 		first, _, _ := strings.Cut(string(out), "\n")
-		return mpirun{}, fmt.Errorf("%s is not Open MPI's: it says %.80q", path, first)
+		return mpirun{}, fmt.Errorf("%s is not Open MPI's: it prints %.80q", path, first)
 	}
 	major, err := strconv.Atoi(string(m[1]))
 	return mpirun{path, major, mayRead()}, err
 }
 
 // args name hosts by their addresses, which need no resolver, and place as many ranks on
-// each as sparkrun has promised.
+// each as the job has promised.
 func (m mpirun) args(o Options, places []place) []string {
 	hosts := make([]string, len(places))
 	for i, p := range places {
@@ -100,13 +102,13 @@ func (m mpirun) args(o Options, places []place) []string {
 	return append(args, o.Argv...)
 }
 
-// env is mpirun's: what it passes on to all ranks of it are variables OMPI_*. All else
-// each node's ranks have of their own node, as its daemon was started with it, so that
-// nothing has to be named with -x. crowded: ranks outnumber processors, and one that
-// waits for another should let it run.
+// env is mpirun's: of it, mpirun passes the variables OMPI_* on to all ranks. Everything
+// else a rank has from its own node, as that node's daemon was started with it, so that
+// nothing has to be named with -x. crowded: there are more ranks than processors, and a
+// rank that waits for another should yield.
 func (m mpirun) env(base []string, places []place, socket string, crowded bool) []string {
 	// Its first word must be a program on every node, as the daemons look for it too,
-	// though they start nothing; the rest is this very process's program.
+	// though they start nothing; the rest runs this process's own program.
 	agent := fmt.Sprintf("/usr/bin/env /proc/%d/exe %s", os.Getpid(), RemoteCommand)
 	set := map[string]string{remoteSocket: socket}
 	if m.major >= 5 {
@@ -140,7 +142,7 @@ func (m mpirun) env(base []string, places []place, socket string, crowded bool) 
 			set["PRTE_MCA_prte_if_include"] = value
 		}
 	}
-	if os.Geteuid() == 0 { // whoever launches as root has said so to sparkrun
+	if os.Geteuid() == 0 { // a user who launches as root has told sparkrun so
 		for _, name := range []string{"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
 			"PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"} {
 			set[name] = "1"

@@ -20,10 +20,10 @@ import (
 	"syscall"
 )
 
-// Commands of sparkrun that are not for people: an Open MPI job is made of them.
+// Commands of sparkrun that are not for people: an Open MPI job consists of them.
 const (
-	NodeCommand   = "mpi-node"   // a rank of the job: mpirun on rank 0's node, a daemon of its elsewhere
-	RemoteCommand = "mpi-remote" // what mpirun takes for its ssh
+	NodeCommand   = "mpi-node"   // a rank of the job: mpirun on rank 0's node, one of its daemons elsewhere
+	RemoteCommand = "mpi-remote" // mpirun runs it as its ssh
 )
 
 // Options of NodeCommand.
@@ -31,14 +31,14 @@ type Options struct {
 	PerNode int    // MPI ranks on each node
 	BindTo  string // as mpirun takes it
 	Stdin   string // which MPI rank reads it, as mpirun takes it
-	Mpirun  string // a path; empty: that of the program's own Open MPI
+	Mpirun  string // a path; empty: the one of the program's own Open MPI
 	Argv    []string
-	// Task is where in Argv the command of a program begins that the words before it start on MPI
+	// Task is the index in Argv of a command that the words before it start in the background on MPI
 	// rank 0: the job ends when that ends, with its code (task.go). 0: there is none.
 	Task int
 }
 
-// Args are the command line that NodeCommand takes its Options from; Argv may follow it.
+// Args are the command line from which NodeCommand parses its Options; Argv may follow it.
 func (o Options) Args() []string {
 	args := []string{NodeCommand, "-nproc", strconv.Itoa(o.PerNode), "-bind-to", o.BindTo, "-stdin", o.Stdin}
 	if o.Mpirun != "" {
@@ -70,7 +70,7 @@ func parseOptions(args []string) (o Options, err error) {
 	return o, nil
 }
 
-// OptionsOf reads them out of a rank's command line; false: it is not of an Open MPI job.
+// OptionsOf parses them from a rank's command line; false: it is not of an Open MPI job.
 func OptionsOf(argv []string) (Options, bool) {
 	if len(argv) < 2 || argv[1] != NodeCommand {
 		return Options{}, false
@@ -82,9 +82,9 @@ func OptionsOf(argv []string) (Options, bool) {
 // exitBroken is the code of a job whose mpirun could not be started.
 const exitBroken = 125
 
-// NodeMain is the whole of `sparkrun mpi-node`, one on each node of an Open MPI job,
-// as a rank of it; it gives the exit code. They find each other in the key-value space
-// of the job's ranks, which the shims keep: there is no port, key or password to it.
+// NodeMain is the whole of `sparkrun mpi-node`, one on each node of an Open MPI job, as a
+// rank of it; it returns the exit code. The nodes find each other in the key-value space of
+// the job's ranks, which the shims keep: that needs no port, key or password.
 func NodeMain(args []string) int {
 	code, err := nodeMain(args)
 	if err != nil {
@@ -103,7 +103,7 @@ func nodeMain(args []string) (int, error) {
 		return exitBroken, err
 	}
 	for _, name := range pmiVars {
-		_ = os.Unsetenv(name) // it fails for no name such as these
+		_ = os.Unsetenv(name) // it does not fail for such names
 	}
 	me, err := json.Marshal(whereabouts())
 	if err == nil {
@@ -121,9 +121,9 @@ func nodeMain(args []string) (int, error) {
 	return exitBroken, daemon(c)
 }
 
-// daemon becomes the daemon that mpirun asks for on this node: this process is then its.
+// daemon execs the daemon that mpirun asks for on this node.
 func daemon(c *Client) error {
-	err := c.Barrier() // in which mpirun's wishes come
+	err := c.Barrier() // after it mpirun's request is there
 	var command string
 	if err == nil {
 		command, err = c.Get(daemonKey(c.Rank))
@@ -134,7 +134,7 @@ func daemon(c *Client) error {
 	if err != nil {
 		return fmt.Errorf("wait for mpirun on rank 0's node: %w", err)
 	}
-	// Its words hold quotes that are meant for the shell that ssh would give them to.
+	// The command has quotes for the shell that ssh would pass it to.
 	err = syscall.Exec("/bin/sh", []string{"sh", "-c", command}, os.Environ())
 	return fmt.Errorf("start Open MPI's daemon: %w", err)
 }
@@ -142,15 +142,15 @@ func daemon(c *Client) error {
 func nodeKey(rank int) string   { return "sparkrun-node-" + strconv.Itoa(rank) }
 func daemonKey(rank int) string { return "sparkrun-daemon-" + strconv.Itoa(rank) }
 
-// place is what a node tells mpirun's of itself.
+// place is what a node publishes about itself for mpirun's node.
 type place struct {
-	Addr    string            `json:"addr"` // on the network on which the job's nodes meet
+	Addr    string            `json:"addr"` // on the network that the job's nodes use
 	Host    string            `json:"host,omitempty"`
 	Network string            `json:"network"`
 	If      map[string]string `json:"if"` // interfaces that its hardware calls for, by variable
 }
 
-// ifVars name a node's own interface, which mpirun would have all nodes use.
+// ifVars name a node's own interface, which mpirun would make all nodes use.
 var ifVars = []string{"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"}
 
 func whereabouts() place {
@@ -166,7 +166,8 @@ func whereabouts() place {
 	return p
 }
 
-// networkOf is the subnet of an address of this machine; empty if it has no such.
+// networkOf is the subnet of an address of this machine; empty if it does not have that
+// address.
 func networkOf(addr netip.Addr) string {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -180,9 +181,9 @@ func networkOf(addr netip.Addr) string {
 	return ""
 }
 
-// interfaces settles what all nodes are to use. A name that all share stands, as does
-// what the user has set; where a machine calls its port otherwise, the subnet says it
-// for all: Open MPI takes both (mpirun(1), ompi_info --param btl tcp).
+// interfaces decides what all nodes are to use. A name that all share is kept, as is what
+// the user has set; if a machine has another name for its port, the subnet is used for all:
+// Open MPI takes both (mpirun(1), ompi_info --param btl tcp).
 func interfaces(places []place, name string) (value string, ok bool) {
 	var values, networks []string
 	for _, p := range places {
@@ -202,7 +203,7 @@ func interfaces(places []place, name string) (value string, ok bool) {
 	return strings.Join(networks, ","), true
 }
 
-// head runs mpirun, and has the other nodes run the daemons that it asks for.
+// head runs mpirun, and makes the other nodes run the daemons that it asks for.
 func head(c *Client, o Options) (int, error) {
 	places := make([]place, c.Size)
 	for i := range places {
@@ -230,7 +231,7 @@ func head(c *Client, o Options) (int, error) {
 	cmd := exec.Command(run.path, run.args(asked, places)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = run.env(os.Environ(), places, l.Addr().String(), o.PerNode > runtime.NumCPU())
-	// They are for mpirun, which is in our group and gets them too; its end is ours.
+	// They are for mpirun, which is in our group and gets them too; we end when it does.
 	ending := make(chan os.Signal, 1)
 	signal.Notify(ending, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	if err := cmd.Start(); err != nil {
@@ -246,7 +247,7 @@ func head(c *Client, o Options) (int, error) {
 				task = attend(ctx, l, o.Argv[o.Task:])
 				task.endsAll(ctx, cmd.Process, o.Argv[o.Task])
 			}
-			_, _ = l.Accept() // nobody comes: it ends when l is closed
+			_, _ = l.Accept() // nothing connects: it returns when l is closed
 		})
 		if err != nil {
 			_ = cmd.Process.Kill() // it would wait for its daemons; it has started no rank
@@ -276,12 +277,12 @@ func head(c *Client, o Options) (int, error) {
 	return code, nil
 }
 
-// tellPlaces says where MPI ranks are: mpirun names one that has failed by its number alone, and
-// people want to know the machine (launcher/agent, mpirunSays).
+// tellPlaces prints where MPI ranks are: mpirun names a failed one by its number alone, and
+// people want to know the machine (launcher/diagnose, mpirunSays).
 func tellPlaces(w io.Writer, places []place, perNode int) {
 	var hosts []string
 	for _, p := range places {
-		if p.Host == "" { // of a node that is older than this
+		if p.Host == "" { // of a node with an older version
 			return
 		}
 		hosts = append(hosts, p.Host)
@@ -289,12 +290,12 @@ func tellPlaces(w io.Writer, places []place, perNode int) {
 	fmt.Fprintf(w, "sparkrun: MPI ranks, %d a machine, were on %s\n", perNode, strings.Join(hosts, " "))
 }
 
-// maxTemp is how long the path of a folder for temporary files may be, so that a socket's
-// below it has room in sockaddr_un(7), 108 bytes with a zero.
+// maxTemp is how long the path of a folder for temporary files may be, so that a socket
+// below it fits into sockaddr_un(7), 108 bytes with a zero.
 const maxTemp = 107 - len("/sparkrun-mpi-0123456789/remote.sock")
 
 // listenRemote makes a socket for mpirun's remote starts, in a folder that is this user's
-// alone, until away.
+// alone; away removes it.
 func listenRemote() (l net.Listener, away func(), err error) {
 	at := os.TempDir()
 	if len(at) > maxTemp {
@@ -312,15 +313,17 @@ func listenRemote() (l net.Listener, away func(), err error) {
 	return l, func() { l.Close(); os.RemoveAll(dir) }, nil
 }
 
-// wish is what mpirun wants run on a host; or a task that wants to know what it is (task.go).
+// wish is a command that mpirun wants to run on a host, or a task's question what to run
+// (task.go).
 type wish struct {
 	Host    string `json:"host,omitempty"`
 	Command string `json:"command,omitempty"`
 	Task    bool   `json:"task,omitempty"`
 }
 
-// pass takes mpirun's wishes, one for each other node, and tells them all at once; then is called.
-// Each connection stays until that has returned, when mpirun has ended: to it that is its ssh.
+// pass takes mpirun's wishes, one for each other node, and publishes them all at once; then
+// calls then. Each connection stays open until then has returned, when mpirun has ended:
+// for mpirun it is its ssh.
 func pass(c *Client, l net.Listener, places []place, then func()) error {
 	var wishes []wish
 	var open []net.Conn
@@ -332,7 +335,7 @@ func pass(c *Client, l net.Listener, places []place, then func()) error {
 	for len(wishes) < len(places)-1 {
 		conn, err := l.Accept()
 		if err != nil {
-			return nil // mpirun has ended before it wanted anything
+			return nil // mpirun has ended before it asked for anything
 		}
 		open = append(open, conn)
 		var w wish
@@ -352,7 +355,7 @@ func tell(c *Client, wishes []wish, places []place) error {
 	for _, w := range wishes {
 		i := slices.IndexFunc(places, func(p place) bool { return p.Addr == w.Host })
 		if i < 1 {
-			return fmt.Errorf("mpirun wants a daemon on %q, which is none of the job's other nodes", w.Host)
+			return fmt.Errorf("mpirun wants a daemon on %q, which is not one of the job's other nodes", w.Host)
 		}
 		if err := c.Put(daemonKey(i), w.Command); err != nil {
 			return err
@@ -366,12 +369,12 @@ func tell(c *Client, wishes []wish, places []place) error {
 	return c.Finalize()
 }
 
-// remoteSocket tells RemoteCommand where head listens.
+// remoteSocket is the variable that gives RemoteCommand head's socket.
 const remoteSocket = "SPARKRUN_MPI_REMOTE"
 
-// RemoteMain is `sparkrun mpi-remote HOST COMMAND...`, which mpirun starts as it would
-// ssh: it asks head for a daemon there, and stays until head leaves. If mpirun is still there
-// then, head could not have the daemon started: the code says so, and head itself why.
+// RemoteMain is `sparkrun mpi-remote HOST COMMAND...`, which mpirun starts as it would ssh:
+// it asks head for a daemon there, and stays until head ends. If mpirun is still there
+// then, head could not have the daemon started: the exit code says so, and head prints why.
 func RemoteMain(args []string) int {
 	if err := remoteMain(args); err != nil {
 		fmt.Fprintln(os.Stderr, "sparkrun:", err)
@@ -382,7 +385,7 @@ func RemoteMain(args []string) int {
 func remoteMain(args []string) error {
 	path := os.Getenv(remoteSocket)
 	if path == "" || len(args) < 2 {
-		return errors.New("this is what `sparkrun launch mpi` gives mpirun as its ssh, and nothing by itself")
+		return errors.New("this command works only as mpirun's ssh, in a job of `sparkrun launch mpi`")
 	}
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -392,7 +395,7 @@ func remoteMain(args []string) error {
 	if err := json.NewEncoder(conn).Encode(wish{Host: args[0], Command: strings.Join(args[1:], " ")}); err != nil {
 		return fmt.Errorf("ask for a daemon on %s: %w", args[0], err)
 	}
-	// Nothing is ever said here.
+	// Nothing is ever sent here.
 	_, _ = io.Copy(io.Discard, conn)
 	return nil
 }

@@ -7,18 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of PMI-1, told to each rank in answer to get_maxes: those of Hydra.
+// Limits of PMI-1, sent to each rank in answer to get_maxes: those of Hydra.
 const (
 	MaxName  = 256  // bytes of the key-value space's name
 	MaxKey   = 64   // bytes of a key
 	MaxValue = 1024 // bytes of a value
-	// maxLine is more than a put of a longest name, key and value.
+	// maxLine is more than a put with the longest name, key and value.
 	maxLine = 4096
 	// maxSpawn bounds the lines of an mcmd, which is refused anyhow.
 	maxSpawn = 4096
 )
 
-// ErrMalformed is wrapped by all that says that a rank's PMI input makes no sense.
+// ErrMalformed is wrapped by all errors about invalid PMI input of a rank.
 var ErrMalformed = errors.New("malformed PMI input")
 
 // message is one line of PMI-1: cmd=NAME key=value ...
@@ -27,8 +27,8 @@ type message struct {
 	args map[string]string
 }
 
-// parse reads one line without its newline (mpich, src/pmi/maint/pmi-1.1.txt). What
-// follows value= runs to the end of the line, and may have blanks in it.
+// parse reads one line without its newline (mpich, src/pmi/maint/pmi-1.1.txt). What follows
+// value= runs to the end of the line, and may contain blanks.
 func parse(line string) (message, error) {
 	m := message{args: map[string]string{}}
 	if !utf8.ValidString(line) || strings.ContainsRune(line, 0) {

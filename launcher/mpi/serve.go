@@ -13,7 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// AbortError is a rank's wish to end the job: MPI_Abort.
+// AbortError is a rank's request to end the job: MPI_Abort.
 type AbortError struct{ Code int }
 
 func (a *AbortError) Error() string { return fmt.Sprintf("MPI_Abort with code %d", a.Code) }
@@ -25,7 +25,7 @@ type Session struct {
 }
 
 const (
-	strange   int32 = iota // it has not said init
+	strange   int32 = iota // init has not come yet
 	inited                 // MPI_Init has begun
 	finalized              // MPI_Finalize is through
 )
@@ -33,16 +33,17 @@ const (
 // NewSession is for one rank of the space's node.
 func (s *Space) NewSession() *Session { return &Session{space: s} }
 
-// Finished tells whether the rank has ended MPI: it has nothing more to say.
+// Finished reports whether the rank has ended MPI: it sends nothing more.
 func (c *Session) Finished() bool { return c.state.Load() == finalized }
 
-// Unfinished tells whether the rank has begun MPI and not finished it: who exits
-// so leaves the others waiting.
+// Unfinished reports whether the rank has begun MPI and not finished it: if it exits so,
+// the others wait for it.
 func (c *Session) Unfinished() bool { return c.state.Load() == inited }
 
-// Serve answers one rank until it hangs up, which gives nil. An *AbortError is its wish to
-// end the job, an ErrMalformed its nonsense; ErrClosed that of the space. Whoever calls it
-// closes conn behind it: one read may still be waiting.
+// Serve answers one rank until it closes the connection; then it returns nil. An
+// *AbortError is the rank's request to end the job, an ErrMalformed invalid input,
+// ErrClosed the end of the space. The caller closes conn afterwards, as one read may still
+// be waiting.
 func (c *Session) Serve(conn io.ReadWriter) error {
 	in := bufio.NewReaderSize(conn, maxLine)
 	next := hear(in)
@@ -65,13 +66,13 @@ func (c *Session) Serve(conn io.ReadWriter) error {
 			return err
 		}
 		if _, err := io.WriteString(conn, answer+"\n"); err != nil {
-			return nil //nolint:nilerr // it has gone; waitpid tells how
+			return nil //nolint:nilerr // it is gone; waitpid says how
 		}
 		next = hear(in)
 	}
 }
 
-// said is one command of a rank's; io.EOF: it has hung up.
+// said is one command of a rank; io.EOF: it has closed the connection.
 type said struct {
 	m   message
 	err error
@@ -83,8 +84,8 @@ func hear(in *bufio.Reader) said {
 	case errors.Is(err, bufio.ErrBufferFull):
 		return said{err: fmt.Errorf("%w: a line of more than %d bytes", ErrMalformed, maxLine)}
 	case err != nil && len(line) > 0:
-		return said{err: fmt.Errorf("%w: %.80q: it hung up within a line", ErrMalformed, line)}
-	case err != nil: // end of file, or a connection that its end has broken: how the rank ended is waitpid's to tell
+		return said{err: fmt.Errorf("%w: %.80q: the connection ended within a line", ErrMalformed, line)}
+	case err != nil: // end of file, or a connection that the rank's end has broken: waitpid says how the rank ended
 		return said{err: io.EOF}
 	}
 	m, err := parse(strings.TrimSuffix(string(line), "\n"))
@@ -97,16 +98,17 @@ func hear(in *bufio.Reader) said {
 	return said{m, err}
 }
 
-// errLeft: a rank has hung up in a barrier, or said what does not wait for its end.
+// errLeft: a rank has closed its connection in a barrier, or sent a command that does not
+// wait for its end.
 var errLeft = errors.New("the rank has left the barrier")
 
-// barrier has the rank wait in a barrier, and gives what it says next. One that dies there, or
-// of which another thread calls MPI_Abort, is heard at once.
+// barrier makes the rank wait in a barrier, and returns the rank's next command. A rank
+// that dies there, or in which another thread calls MPI_Abort, is noticed at once.
 func (c *Session) barrier(in *bufio.Reader, conn io.Writer) (said, error) {
 	ctx, leave := context.WithCancelCause(context.Background())
 	defer leave(nil)
 	next := make(chan said, 1)
-	go func() { // ends with conn, whose next read this is
+	go func() { // ends with conn, of which this is the next read
 		s := hear(in)
 		if s.err != nil || s.m.cmd == "abort" {
 			leave(errLeft)
@@ -125,7 +127,7 @@ func (c *Session) barrier(in *bufio.Reader, conn io.Writer) (said, error) {
 	return <-next, nil
 }
 
-// skipSpawn reads the rest of an mcmd, which may hold anything.
+// skipSpawn reads the rest of an mcmd, which may contain anything.
 func skipSpawn(in *bufio.Reader) error {
 	for range maxSpawn {
 		line, err := in.ReadSlice('\n')
@@ -139,7 +141,7 @@ func skipSpawn(in *bufio.Reader) error {
 	return fmt.Errorf("%w: an mcmd of more than %d lines", ErrMalformed, maxSpawn)
 }
 
-// answer does one command. The words are those that Hydra 4.0.2 answers with.
+// answer handles one command. The answers are those of Hydra 4.0.2.
 func (c *Session) answer(m message) (string, error) {
 	switch state := c.state.Load(); {
 	case m.cmd == "abort": // at any time
@@ -173,14 +175,14 @@ func (c *Session) answer(m message) (string, error) {
 		return "cmd=finalize_ack", nil
 	case "publish_name", "unpublish_name", "lookup_name":
 		return fmt.Sprintf("cmd=%s_result rc=-1 msg=not_supported", strings.TrimSuffix(m.cmd, "_name")), nil
-	case "spawn": // a job's ranks are those that it was placed with
+	case "spawn": // a job has only the ranks that it was placed with
 		return "cmd=spawn_result rc=-1", nil
 	}
 	return "", fmt.Errorf("%w: command %.80q is not of PMI-1", ErrMalformed, m.cmd)
 }
 
-// abort takes what an exit code can hold of the code. None would say that all went
-// well: an abort of 0 is given as one.
+// abort takes as much of the code as an exit code can hold. Code 0 would mean success: it
+// becomes 1.
 func (c *Session) abort(m message) error {
 	code, err := strconv.Atoi(m.args["exitcode"])
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 
 // Bounds of a space, in bytes of launcher.Pair.Size.
 const (
-	// MaxBarrier is for what one node's ranks put between two barriers: 1,024 ranks with a value of
-	// 1,024 bytes each, and as much again. It goes to rank 0's node in one message, of which
-	// rendezvous/wire takes 4 MiB.
+	// MaxBarrier bounds what one node's ranks put between two barriers: 1,024 ranks with a
+	// value of 1,024 bytes each, and as much again. It goes to rank 0's node in one
+	// message, of which rendezvous/wire takes 4 MiB.
 	MaxBarrier = 3 << 20
-	// MaxSpace is for all that all ranks put: each node's shim holds it, and takes what one
-	// barrier brings in one message, of 64 MiB.
+	// MaxSpace bounds all that all ranks put: each node's shim holds it, and takes the
+	// result of one barrier in one message, of 64 MiB.
 	MaxSpace = 48 << 20
 )
 
@@ -30,16 +30,16 @@ var (
 	// ErrTooMuch: the ranks have put more than MaxSpace.
 	ErrTooMuch = fmt.Errorf("%w: the job's ranks have put more than %d MiB in PMI's key-value space",
 		launcher.ErrNoBarrier, MaxSpace>>20)
-	// ErrStrange: a node has brought what no rank of its can have put.
+	// ErrStrange: a node has brought pairs that none of its ranks can have put.
 	ErrStrange = fmt.Errorf("%w: a machine brings what no rank can have put in PMI's key-value space",
 		launcher.ErrNoBarrier)
 	// ErrClosed: the ranks are being ended.
 	ErrClosed = errors.New("the ranks are being ended")
 )
 
-// Space is the key-value space of one attempt as one node has it, with its barriers:
-// ranks put, wait in a barrier, and then get what all others have put before it. It
-// is safe for use from several goroutines.
+// Space is the key-value space of one attempt on one node, with its barriers: ranks put,
+// wait in a barrier, and then get what all others have put before it. It is safe for use
+// from several goroutines.
 type Space struct {
 	name  string
 	size  int // ranks in the world
@@ -51,31 +51,31 @@ type Space struct {
 	fresh    []launcher.Pair // put here since the last barrier
 	weight   int             // of fresh
 	barriers int             // how many are over
-	last     []launcher.Pair // what the last one brought
+	last     []launcher.Pair // the result of the last one
 	in       int             // local ranks in the next one
 	over     error           // after Close
-	changed  chan struct{}   // closed, and made anew, when any of these changes
+	changed  chan struct{}   // closed and replaced whenever any of these changes
 }
 
-// NewSpace makes the space of a world of size ranks, local of them here. name is
-// the job's; mapping says which rank is on which node (Mapping).
+// NewSpace makes the space of a world of size ranks, local of them here. name is the job's;
+// mapping says which rank is on which node (Mapping).
 func NewSpace(name, mapping string, size, local int) *Space {
 	s := &Space{name: name, size: size, local: local, kv: map[string]string{}, changed: make(chan struct{})}
 	s.kv["PMI_process_mapping"] = mapping
 	return s
 }
 
-// Mapping is MPICH's PMI_process_mapping of nodes with perNode ranks each, numbered
-// node by node.
+// Mapping is MPICH's PMI_process_mapping of nodes with perNode ranks each, numbered node by
+// node.
 func Mapping(nodes, perNode int) string { return fmt.Sprintf("(vector,(0,%d,%d))", nodes, perNode) }
 
-// tell wakes who waits for a change. s.mu is held.
+// tell wakes all that wait for a change. s.mu is held.
 func (s *Space) tell() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// Close wakes all who wait, with ErrClosed.
+// Close wakes all that wait, with ErrClosed.
 func (s *Space) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Space) Close() {
 	}
 }
 
-// put takes a value; the key must be new, as in every process manager there is.
+// put takes a value; the key must be new, as in every process manager.
 func (s *Space) put(p launcher.Pair) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *Space) put(p launcher.Pair) error {
 		return fmt.Errorf("%w: put of a key of %d and a value of %d bytes: at most %d and %d", ErrMalformed,
 			len(p.Key), len(p.Value), MaxKey, MaxValue)
 	case taken:
-		return fmt.Errorf("key %s is there", p.Key)
+		return fmt.Errorf("key %s exists", p.Key)
 	}
 	n := p.Size()
 	if s.weight+n > MaxBarrier || s.bytes+n > MaxSpace {
@@ -108,7 +108,7 @@ func (s *Space) put(p launcher.Pair) error {
 	return nil
 }
 
-// valid refuses pairs that would break the lines of the ranks that get them.
+// valid refuses pairs that would break the lines sent to ranks.
 func valid(pairs []launcher.Pair) error {
 	for _, p := range pairs {
 		switch {
@@ -128,21 +128,21 @@ func (s *Space) get(key string) (string, bool) {
 	return v, ok
 }
 
-// enter has one local rank wait in the next barrier until it is over. One that leaves with ctx
-// has been in it all the same: its job is at its end.
+// enter makes one local rank wait in the next barrier until it is over. A rank whose ctx
+// ends still counts as in it: its job is about to end.
 func (s *Space) enter(ctx context.Context) error {
 	s.mu.Lock()
 	s.in++
 	n := s.barriers + 1
 	if s.in == s.local && s.local == s.size {
-		s.pass(s.fresh) // nobody else to wait for
+		s.pass(s.fresh) // no other node to wait for
 	}
 	s.tell()
 	s.mu.Unlock()
 	return s.until(ctx, func() bool { return s.barriers >= n })
 }
 
-// until waits for ok, which is asked with s.mu held.
+// until waits for ok, which is called with s.mu held.
 func (s *Space) until(ctx context.Context, ok func() bool) error {
 	for {
 		s.mu.Lock()
@@ -162,16 +162,16 @@ func (s *Space) until(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// Barrier is one barrier as a node has it: what its ranks have put before it or, once
-// it is Done, what those of all nodes have.
+// Barrier is one barrier on a node: what its ranks have put before it or, once it is Done,
+// what those of all nodes have put.
 type Barrier struct {
 	Number int             `json:"number"` // 1, 2, ...
 	Pairs  []launcher.Pair `json:"pairs,omitempty"`
 	Done   bool            `json:"done,omitempty"`
 }
 
-// Next waits until every local rank is in barrier n, and gives what they have put; 0 is
-// the next one. One that is over just now is given as Done.
+// Next waits until every local rank is in barrier n, and returns what they have put; 0 is
+// the next one. If that barrier has just ended it is returned as Done.
 func (s *Space) Next(ctx context.Context, n int) (Barrier, error) {
 	s.mu.Lock()
 	if n == 0 {
@@ -197,15 +197,16 @@ func (s *Space) Next(ctx context.Context, n int) (Barrier, error) {
 	return f, err
 }
 
-// Last gives the barrier that was over last, Done; number 0 before the first.
+// Last gives the barrier that ended last, Done; number 0 before the first.
 func (s *Space) Last() Barrier {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Barrier{Number: s.barriers, Pairs: slices.Clone(s.last), Done: s.barriers > 0}
 }
 
-// Pass ends a barrier that all ranks of all nodes are in: what they put is there, and
-// the local ones go on. One that is over stays as it was. ErrTooMuch, ErrStrange: they do not.
+// Pass ends a barrier that all ranks of all nodes are in: the local ranks get what was put,
+// and go on. A barrier that is over is not changed. With ErrTooMuch or ErrStrange they do
+// not go on.
 func (s *Space) Pass(f Barrier) error {
 	if err := valid(f.Pairs); err != nil {
 		return fmt.Errorf("barrier %d: %w", f.Number, err)
@@ -233,7 +234,7 @@ func (s *Space) Pass(f Barrier) error {
 	return nil
 }
 
-// pass has no bound of its own: whatever it is given has been counted.
+// pass has no bound of its own: its input has been counted.
 func (s *Space) pass(all []launcher.Pair) {
 	for _, p := range all {
 		if _, own := s.kv[p.Key]; !own {

@@ -1,7 +1,8 @@
-// Package plain decides what of text from elsewhere (other machines, other users' programs) a terminal is shown:
-// nothing that would move its cursor, change its colours or reverse its direction.
+// Package plain decides how text from elsewhere (other machines, other users' programs) is
+// shown on a terminal: without anything that would move its cursor, change its colours or
+// reverse its direction.
 //
-// It must not quote or judge what a text says.
+// It must not quote a text or interpret it.
 package plain
 
 import (
@@ -23,7 +24,7 @@ func Text(text string) string {
 	}, text)
 }
 
-// Strip is for output of programs: it keeps line ends, and leaves out what it cannot keep.
+// Strip is for the output of programs: it keeps line ends, and drops what it cannot show.
 func Strip(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -36,7 +37,7 @@ func Strip(text string) string {
 	}, text)
 }
 
-// Is tells whether Line would change nothing.
+// Is reports whether Line would change nothing.
 func Is(text string) bool {
 	return strings.IndexFunc(text, func(r rune) bool { return !printable(r) }) < 0
 }
@@ -50,7 +51,7 @@ func mark(r rune) rune {
 
 func printable(r rune) bool { return r != utf8.RuneError && unicode.IsPrint(r) }
 
-// Cut keeps the beginning of a text that is longer than n bytes, and says that there is more.
+// Cut keeps the beginning of a text that is longer than n bytes, and marks the cut.
 func Cut(s string, n int) string {
 	s = strings.TrimRight(s, "\n ")
 	if len(s) <= n {

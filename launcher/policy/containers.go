@@ -10,14 +10,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// list is a rule that names what is let in; nothing: nothing is.
+// list is a rule that names what is allowed; an empty one allows nothing.
 type list struct {
 	line int
 	of   []string
 }
 
-// Containers refuses a user whose ranks may not run in containers. Without a rule root's alone may: whoever has the
-// engine mount what they choose, and run what they choose, is to be trusted as those are who may use it themselves.
+// Containers refuses a user whose ranks may not run in containers. Without a rule only
+// root's may: a user who has the engine mount and run what they choose must be trusted as
+// much as a user of the engine itself.
 func (p Policy) Containers(host, user string, groups []string) error {
 	w := p.containers
 	if w == nil && user == "root" || w != nil && w.has(user, groups) {
@@ -25,14 +26,15 @@ func (p Policy) Containers(host, user string, groups []string) error {
 	}
 	what := fmt.Sprintf("%s may not run containers on %s", user, host)
 	if w == nil {
-		return fmt.Errorf("%s: root alone may, and whom a rule `containers` in %s there names (as those whom you "+
+		return fmt.Errorf("%s: only root may, and users that a rule `containers` in %s there names (as those whom you "+
 			"let use Docker)", what, p.path)
 	}
-	return fmt.Errorf("%s: rule containers, line %d of %s there, lets in %s", what, w.line, p.path, w)
+	return fmt.Errorf("%s: rule containers, line %d of %s there, allows %s", what, w.line, p.path, w)
 }
 
-// Image refuses an image by its reference: what is let in are repositories (nvcr.io/nvidia/vllm, with
-// or without a tag) and, with a slash behind them, all below (nvcr.io/, nvidia/).
+// Image refuses an image by its reference: the rule allows repositories
+// (nvcr.io/nvidia/vllm, with or without a tag) and, if they end with a slash, all below
+// (nvcr.io/, nvidia/).
 func (p Policy) Image(host, ref string) error {
 	if p.images == nil || slices.ContainsFunc(p.images.of, func(rule string) bool { return covers(rule, ref) }) {
 		return nil
@@ -40,7 +42,7 @@ func (p Policy) Image(host, ref string) error {
 	return p.images.refusal(fmt.Sprintf("image %s may not be launched on %s: rule images", ref, host), p.path)
 }
 
-// Mount refuses a file or folder of the host, which has to be named with all links resolved.
+// Mount refuses a file or folder of the host; source must have all links resolved.
 func (p Policy) Mount(host, source string) error {
 	if p.mounts == nil || slices.ContainsFunc(p.mounts.of, func(dir string) bool {
 		rest, err := filepath.Rel(dir, source)
@@ -51,8 +53,8 @@ func (p Policy) Mount(host, source string) error {
 	return p.mounts.refusal(fmt.Sprintf("%s may not be mounted on %s: rule mounts", source, host), p.path)
 }
 
-// Elevate refuses a user whose containers may not have more than the user has. Without a rule root's
-// alone may.
+// Elevate refuses a user whose containers may not have more rights than the user has.
+// Without a rule only root's may.
 func (p Policy) Elevate(host, user string, groups, options []string) error {
 	w := p.elevate
 	if w == nil && user == "root" || w != nil && w.has(user, groups) {
@@ -61,9 +63,9 @@ func (p Policy) Elevate(host, user string, groups, options []string) error {
 	what := fmt.Sprintf("--docker-arg %s gives a container on %s more than %s has", strings.Join(options, ", "), host,
 		user)
 	if w == nil {
-		return fmt.Errorf("%s: root alone may, and whom a rule `elevate` in %s there names", what, p.path)
+		return fmt.Errorf("%s: only root may, and users that a rule `elevate` in %s there names", what, p.path)
 	}
-	return fmt.Errorf("%s: rule elevate, line %d of %s there, lets in %s", what, w.line, p.path, w)
+	return fmt.Errorf("%s: rule elevate, line %d of %s there, allows %s", what, w.line, p.path, w)
 }
 
 func (l *list) refusal(what, path string) error {
@@ -71,14 +73,14 @@ func (l *list) refusal(what, path string) error {
 	if of == "" {
 		of = "nothing"
 	}
-	return fmt.Errorf("%s, line %d of %s there, lets in %s: choose other machines, or ask its administrator", what,
+	return fmt.Errorf("%s, line %d of %s there, allows %s: choose other machines, or ask its administrator", what,
 		l.line, path, of)
 }
 
 // covers compares references by their full names: nginx is docker.io/library/nginx.
 func covers(rule, ref string) bool {
 	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil || strings.HasPrefix(ref, "sha256:") { // an ID says nothing of where it came from
+	if err != nil || strings.HasPrefix(ref, "sha256:") { // an ID says nothing about its origin
 		return false
 	}
 	if below, all := strings.CutSuffix(rule, "/"); all {

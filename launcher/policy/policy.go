@@ -11,7 +11,7 @@
 //	elevate:
 //	  users: [carol]
 //
-// It must not promise what nobody enforces: what it does not know is an error.
+// It must not promise what is not enforced: what it does not know is an error.
 package policy
 
 import (
@@ -37,20 +37,20 @@ type Policy struct {
 	path string
 	// nil, each: no rule
 	launch         *who
-	containers     *who // whose ranks may run in some
+	containers     *who // whose ranks may run in containers
 	images, mounts *list
-	elevate        *who // whose containers may have more than their user has
+	elevate        *who // whose containers may have more rights than their user
 }
 
-// who lists those that a rule lets in; empty: nobody.
+// who lists the users that a rule allows; empty: nobody.
 type who struct {
 	line          int
 	users, groups []string
 }
 
-// Read reads the file of a node; where there is none, or path is empty, there
-// are no rules. An error names file, line and remedy: a file that cannot be
-// understood is never taken for none.
+// Read reads the file of a node; if there is none, or path is empty, there are no rules. An
+// error names file, line and remedy: a file that cannot be understood never counts as
+// missing.
 func Read(path string) (Policy, error) {
 	if path == "" {
 		return Policy{}, nil
@@ -68,7 +68,7 @@ func Read(path string) (Policy, error) {
 		return Policy{}, fmt.Errorf("read policy %s: %w", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o022 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return Policy{}, fmt.Errorf("read policy %s: %w: others than root may write it: chown root and chmod 644 it",
+		return Policy{}, fmt.Errorf("read policy %s: %w: users other than root may write it: chown root and chmod 644 it",
 			path, launcher.ErrInvalid)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
@@ -83,20 +83,20 @@ func Read(path string) (Policy, error) {
 	return p, nil
 }
 
-// NeedsGroups tells whether an answer may hang on a user's groups.
+// NeedsGroups reports whether an answer may depend on a user's groups.
 func (p Policy) NeedsGroups() bool {
 	return slices.ContainsFunc([]*who{p.launch, p.containers, p.elevate},
 		func(w *who) bool { return w != nil && len(w.groups) > 0 })
 }
 
-// Launch refuses a user, by login name, whose ranks may not run here; groups
-// are the names of theirs. root is a user as any other.
+// Launch refuses a user, by login name, whose ranks may not run here; groups are the names
+// of the user's groups. root is a user like any other.
 func (p Policy) Launch(host, user string, groups []string) error {
 	w := p.launch
 	if w == nil || w.has(user, groups) {
 		return nil
 	}
-	return fmt.Errorf("%s may not launch on %s: rule launch, line %d of %s there, lets in %s: choose other "+
+	return fmt.Errorf("%s may not launch on %s: rule launch, line %d of %s there, allows %s: choose other "+
 		"machines, or ask its administrator", user, host, w.line, p.path, w)
 }
 
@@ -119,7 +119,7 @@ func (w *who) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// at is an error with its line.
+// at makes an error with its line.
 func at(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("line %d: %w: "+format, append([]any{n.Line, launcher.ErrInvalid}, args...)...)
 }
@@ -156,7 +156,7 @@ func parse(text []byte) (Policy, error) {
 			p.mounts = &list{key.Line, of}
 			return err
 		}
-		return at(key, "no rule is called %q: want launch, containers, images, mounts or elevate", key.Value)
+		return at(key, "unknown rule %q: want launch, containers, images, mounts or elevate", key.Value)
 	})
 	return p, err
 }
@@ -175,7 +175,7 @@ func (w *who) read(rule string, value *yaml.Node) error {
 	})
 }
 
-// fields goes through a mapping, in which each key comes once.
+// fields goes through a mapping, in which each key may occur once.
 func fields(n *yaml.Node, fn func(key, value *yaml.Node) error) error {
 	if n.Kind != yaml.MappingNode {
 		return at(n, "want names and values, such as `users: [alice]`")
@@ -184,7 +184,7 @@ func fields(n *yaml.Node, fn func(key, value *yaml.Node) error) error {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
 		if seen[key.Value] {
-			return at(key, "%s stands there twice: make one of the two", key.Value)
+			return at(key, "%s is there twice: merge the two", key.Value)
 		}
 		seen[key.Value] = true
 		if err := fn(key, n.Content[i+1]); err != nil {
@@ -194,7 +194,7 @@ func fields(n *yaml.Node, fn func(key, value *yaml.Node) error) error {
 	return nil
 }
 
-// names reads a list of words; anchors and aliases are none.
+// names reads a list of words; anchors and aliases are refused.
 func names(n *yaml.Node) ([]string, error) {
 	if n.Kind != yaml.SequenceNode {
 		return nil, at(n, "want a list, such as [alice, bob]")
@@ -202,7 +202,7 @@ func names(n *yaml.Node) ([]string, error) {
 	out := []string{}
 	for _, e := range n.Content {
 		if e.Kind != yaml.ScalarNode || e.Tag != "!!str" || e.Value == "" {
-			return nil, at(e, "%q: want a name; one that looks like a number goes into quotes", e.Value)
+			return nil, at(e, "%q: want a name; put one that looks like a number in quotes", e.Value)
 		}
 		out = append(out, e.Value)
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// leastRunBytes is what an attempt needs in RunDir: assignment, journal, logs of a shim.
+// leastRunBytes is what an attempt needs in RunDir: assignment, journal, the shim's log.
 const leastRunBytes = 4 << 20
 
-// disk refuses an attempt whose output would be lost from its first byte on.
+// disk refuses an attempt whose output would be lost from the first byte.
 func disk(_ context.Context, c *Case) error {
 	if st, err := statfs(c.LogDir); err == nil {
 		if keep := shim.ReservedBytes(st.total); st.free <= keep {
@@ -30,12 +30,12 @@ func disk(_ context.Context, c *Case) error {
 	return nil
 }
 
-// RoomToStage refuses files in a folder, of so many bytes together, that would take what is
+// RoomToStage refuses files of so many bytes in a folder if they would use space that is
 // kept for the rest of the machine.
 func RoomToStage(dir string, bytes int64) error {
 	st, err := statfs(dir)
 	if err != nil {
-		return nil //nolint:nilerr // a disk that doesn't tell is no reason to refuse
+		return nil //nolint:nilerr // a disk that does not tell is no reason to refuse
 	}
 	if keep := shim.ReservedBytes(st.total); st.free-bytes < keep {
 		return fmt.Errorf("%s has %s free, and staging takes %s while %s are kept for the rest of the machine: "+
@@ -44,7 +44,8 @@ func RoomToStage(dir string, bytes int64) error {
 	return nil
 }
 
-// FreeAbove is what the file system takes that has, or would have, a folder, in bytes; nil: not known.
+// FreeAbove is the free space of the file system that has, or would have, a folder, in
+// bytes; nil: not known.
 func FreeAbove(dir string) *int64 {
 	for {
 		if st, err := statfs(dir); err == nil {

@@ -9,18 +9,18 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// computeDevice is what every CUDA program opens and a display server does not
-// have to: the driver's unified memory.
+// computeDevice is the driver's unified memory, which every CUDA program opens and a
+// display server need not.
 const computeDevice = "/dev/nvidia-uvm"
 
-// desktop are programs that hold the GPU of a machine with a screen, and the
-// driver's own daemons. They take little, and come back when ended.
+// desktop are programs that use the GPU of a machine with a screen, and the driver's own
+// daemons. They take little memory, and are restarted when ended.
 var desktop = []string{
 	"Xorg", "Xwayland", "gnome-shell", "gnome-remote-de", "mutter-x11-fram", "kwin_x11", "kwin_wayland",
 	"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi",
 }
 
-// gpu refuses a stage that computes where somebody else does.
+// gpu refuses a stage that needs the GPU where another process computes on it.
 func gpu(_ context.Context, c *Case) error {
 	if !c.Stage.GPU {
 		return nil
@@ -28,9 +28,9 @@ func gpu(_ context.Context, c *Case) error {
 	return gpuFree(proc.Here)
 }
 
-// gpuFree refuses while somebody else's process computes on this node's GPU. Ranks
-// of other jobs are the leader's to weigh, and a machine without the driver
-// has no holders.
+// gpuFree refuses while another user's process computes on this node's GPU. Ranks of other
+// jobs are the leader's to consider, and a machine without the driver has no such
+// processes.
 func gpuFree(from proc.FS) error {
 	var holders []string
 	for _, pid := range from.PIDs() {

@@ -12,15 +12,15 @@ import (
 func memory(_ context.Context, c *Case) error {
 	m, err := proc.ReadMemory()
 	if err != nil || m.Available >= c.MemoryFloor {
-		return nil //nolint:nilerr // a kernel that doesn't tell is no reason to refuse
+		return nil //nolint:nilerr // a kernel that does not tell is no reason to refuse
 	}
-	return fmt.Errorf("this node has %s of memory left, less than its --memory-floor of %s: end what uses it",
+	return fmt.Errorf("this node has %s of memory left, less than its --memory-floor of %s: end processes that use it",
 		launcher.Size(m.Available), launcher.Size(c.MemoryFloor))
 }
 
-// DefaultMemoryFloor is a fiftieth of the machine's memory, 1 GiB or more: what
-// sshd, the agent and the kernel need to stay responsive. On small machines it
-// is an eighth at most; 0 where the kernel doesn't tell.
+// DefaultMemoryFloor is a fiftieth of the machine's memory, 1 GiB or more: what sshd, the
+// agent and the kernel need to stay responsive. On small machines it is an eighth at most;
+// 0 if the kernel does not tell.
 func DefaultMemoryFloor() int64 {
 	m, err := proc.ReadMemory()
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
-// linkedMPI looks which MPI a stage's program is linked to, and whether that is what the job was made for.
+// linkedMPI checks which MPI a stage's program is linked with, and whether that is the
+// job's.
 func linkedMPI(ctx context.Context, c *Case) (err error) {
 	switch {
 	case c.Stage.MPI == nil:
@@ -39,8 +40,8 @@ func (c *Case) familyOnHost() (launcher.MPIFamily, error) {
 	return isFor(m, path, linked)
 }
 
-// familyInContainer goes by what the program names itself, where it lies on a mount, else by the only MPI that the
-// image's loader knows.
+// familyInContainer goes by the program's own DT_NEEDED if it is on a mount, else by the
+// only MPI that the image's loader knows.
 func (c *Case) familyInContainer(ctx context.Context) (launcher.MPIFamily, error) {
 	m, path := *c.Stage.MPI, c.Stage.MPI.Program
 	if strings.Contains(path, "/") {
@@ -83,12 +84,13 @@ func (c *Case) familyInImage(ctx context.Context) (mpi.Linked, error) {
 	return inImage(has), nil
 }
 
-// pmixLibrary is what an MPICH that wants a PMIx server is linked to.
+// pmixLibrary is linked into an MPICH that needs a PMIx server.
 const pmixLibrary = "libpmix.so.2"
 
-// inImage tells which MPI a program of an image is for, by the libraries that the image's loader knows. Whether its
-// MPICH is one for PMIx alone cannot be seen there: where it may be, nobody guesses, for ranks that are started in
-// the wrong way are 0 of 1 each, and say nothing of it.
+// inImage gives the MPI of a program in an image, by the libraries that the image's loader
+// knows. Whether its MPICH is built for PMIx alone cannot be seen there. If it may be, that
+// is an error: ranks that are started in the wrong way would each be 0 of 1, without a
+// message.
 func inImage(has map[string]bool) mpi.Linked {
 	linked := mpi.Linked{Why: "in an image whose loader knows no MPI"}
 	for _, l := range mpi.Libraries() {
@@ -107,7 +109,7 @@ func inImage(has map[string]bool) mpi.Linked {
 	return linked
 }
 
-// isFor tells whether a job that was made for one family may run a program.
+// isFor reports whether a job that was made for one family may run a program.
 func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, error) {
 	switch {
 	case m.Forced && linked.Family != "" && linked.Family != m.Family:
@@ -116,7 +118,7 @@ func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, 
 	case m.Forced:
 		return m.Family, nil
 	case linked.Family == "":
-		return "", fmt.Errorf("which MPI %s is for cannot be told, as it is %s: say --mpi mpich or --mpi openmpi",
+		return "", fmt.Errorf("which MPI %s is for is not known, as it is %s: say --mpi mpich or --mpi openmpi",
 			path, linked.Why)
 	case m.Family != launcher.AskMPI && linked.Family != m.Family:
 		return "", fmt.Errorf("%s is linked to %s here, which is of the family %s, while the job is made for %s: "+

@@ -7,8 +7,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
-// mpirun looks for what runs on rank 0's node alone: the mpirun that was named, and the program
-// that rank 0 starts beside it.
+// mpirun checks what runs on rank 0's node alone: the named mpirun, and the program that
+// rank 0 starts beside it.
 func mpirun(_ context.Context, c *Case) error {
 	if c.Yet || c.Container != nil || c.Assignment.NodeRank != 0 {
 		return nil

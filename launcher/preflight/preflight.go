@@ -1,9 +1,9 @@
-// Package preflight decides whether a stage's ranks could run on this machine now: whether what the stage names is
-// there for its user, and whether the machine has what it needs. What is looked at is a list of named checks, a file
-// each, which a prepare and a dry run go through alike.
+// Package preflight decides whether a stage's ranks could run on this machine now: whether
+// what the stage names is there for its user, and whether the machine has what it needs. It
+// is a list of named checks, a file each, which a prepare and a dry run both go through.
 //
-// It must not change anything, and must not weigh jobs against each other: that is the leader's. Where a machine does
-// not tell, that is no reason to refuse.
+// It must not change anything, and must not weigh jobs against each other: that is for the
+// leader. If a machine does not tell, that is no reason to refuse.
 package preflight
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// Machine is where ranks are to run.
+// Machine is the machine that ranks are to run on.
 type Machine struct {
 	RunDir      string // in memory: an attempt's files, secrets among them
 	LogDir      string // output
@@ -32,21 +32,21 @@ type Case struct {
 	User       login.User
 	First      launcher.RankPlan   // what the first of its ranks would be exec'd with
 	Container  *container.Prepared // nil: they run on the host
-	// Yet: in this dry run the job's files have yet to be brought here, and nothing among them can be looked for.
+	// Yet: in this dry run the job's files are not here yet, and cannot be checked.
 	Yet bool
 
-	MPI launcher.MPIFamily // what the program is linked to, as a check has found out
+	MPI launcher.MPIFamily // the MPI that the program is linked with, as a check has found out
 }
 
-// check is one thing to look at.
+// check is one thing to check.
 type check struct {
 	name string
-	// why says why the ranks cannot run; nil: this is no reason.
+	// why returns why the ranks cannot run; nil: nothing is wrong.
 	why func(context.Context, *Case) error
 }
 
-// checks are gone through row by row. In a row all are asked, and what they say is told together; behind a row in
-// which one has refused nothing is looked at any more.
+// checks run row by row. All checks of a row run, and their errors are reported together;
+// after a row with an error the next rows do not run.
 var checks = [][]check{
 	{{"working directory", workdir}},
 	{{"scripts", scripts}},
@@ -57,16 +57,16 @@ var checks = [][]check{
 	{{"secrets", secrets}},
 }
 
-// RefusedError is why ranks cannot run.
+// RefusedError says why ranks cannot run.
 type RefusedError struct {
-	Checks []string // who says so
+	Checks []string // those that refused
 	why    error
 }
 
 func (r *RefusedError) Error() string { return r.why.Error() }
 func (r *RefusedError) Unwrap() error { return r.why }
 
-// Run goes through the checks. Its error is a *RefusedError.
+// Run runs the checks. Its error is a *RefusedError.
 func (c *Case) Run(ctx context.Context) error {
 	for _, row := range checks {
 		var refusal RefusedError

@@ -15,7 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// program looks for what the ranks exec. In a container that is the engine's to find.
+// program looks for what the ranks exec. In a container only the engine can find it.
 func program(_ context.Context, c *Case) error {
 	if c.Yet || c.Container != nil {
 		return nil
@@ -52,7 +52,7 @@ func findProgram(u login.User, program, workdir, search string) (path string, er
 		}
 		return path, runnable(u, path)
 	}
-	var unfit error // the first of that name, which would not run
+	var unfit error // the first of that name that cannot run
 	for _, d := range filepath.SplitList(search) {
 		if !filepath.IsAbs(d) {
 			d = filepath.Join(workdir, d)

@@ -13,7 +13,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// scripts looks for the files that a stage's command names; of those of a container, for what is not the image's.
+// scripts looks for the files that a stage's command names; for a container, for those
+// outside of the image.
 func scripts(_ context.Context, c *Case) error {
 	if c.Yet || len(c.Stage.Files) == 0 {
 		return nil
@@ -38,7 +39,7 @@ func scripts(_ context.Context, c *Case) error {
 	})
 }
 
-// workdir is the ranks' own, in their container where they have one.
+// workdir is the ranks' working directory, in their container if they have one.
 func (c *Case) workdir() string {
 	if c.Container != nil {
 		return c.Container.Workdir

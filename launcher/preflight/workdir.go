@@ -12,8 +12,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// workdir looks for the folder that ranks are to run in with the eyes of their user: in a home
-// that is closed to others, or to root over NFS, only that user sees. Into an image nobody looks.
+// workdir looks for the ranks' working directory with the rights of their user: in a home
+// that is closed to others, or to root over NFS, only that user sees it. In an image it is
+// not checked.
 func workdir(_ context.Context, c *Case) error {
 	if c.Yet {
 		return nil
@@ -39,7 +40,7 @@ func enterable(u login.User, path string) error {
 	case err != nil:
 		return u.Cause(err)
 	case !fi.IsDir():
-		return errors.New("is no directory: choose another with --workdir")
+		return errors.New("not a directory: choose another with --workdir")
 	}
 	return u.May(path, unix.X_OK)
 }

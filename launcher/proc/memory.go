@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// Memory is what the kernel says of all memory, in bytes. Where GPU and system share it, what the GPU holds is missing
-// from Available too.
+// Memory is what the kernel says about all memory, in bytes. If GPU and system share it,
+// what the GPU holds is missing from Available too.
 type Memory struct {
 	Total, Free int64
-	Available   int64 // what a new program could have; 0 where the kernel does not tell
+	Available   int64 // what a new program could get; 0 if the kernel does not tell
 	Cached      int64 // of files: without tmpfs and shared memory
 	Swap        int64
 	SwapUsed    int64
 }
 
-// ReadMemory reads this machine's.
+// ReadMemory reads that of this machine.
 func ReadMemory() (Memory, error) {
 	b, err := os.ReadFile(string(Here) + "/meminfo")
 	if err != nil {
@@ -45,12 +45,12 @@ func ParseMemory(text string) (Memory, error) {
 	m.Cached = bytes["Cached"] - min(bytes["Cached"], bytes["Shmem"])
 	m.SwapUsed = m.Swap - min(m.Swap, bytes["SwapFree"])
 	if m.Total == 0 {
-		return Memory{}, errors.New("meminfo tells no MemTotal")
+		return Memory{}, errors.New("meminfo has no MemTotal")
 	}
 	return m, nil
 }
 
-// BootIDFile has an id of the present boot.
+// BootIDFile has the id of the present boot.
 const BootIDFile = string(Here) + "/sys/kernel/random/boot_id"
 
 // BootID is the kernel's id of the present boot: it differs after each restart of the machine.

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Name is what the kernel keeps of a process's name: 15 bytes, which the process chooses.
+// Name is the name that the kernel keeps of a process: 15 bytes, which the process chooses.
 func (fs FS) Name(pid int) string {
 	b, _ := os.ReadFile(fs.path(pid, "comm"))
 	return strings.TrimSuffix(string(b), "\n")
 }
 
-// Args is a process's command line; nil where it has none, or has gone.
+// Args is a process's command line; nil if it has none, or is gone.
 func (fs FS) Args(pid int) []string {
 	b, err := os.ReadFile(fs.path(pid, "cmdline"))
 	if err != nil || len(b) == 0 {
@@ -28,7 +28,8 @@ func (fs FS) Args(pid int) []string {
 	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 }
 
-// Env is a variable's value in the environment that a process began with; what is there is its parent's word.
+// Env is a variable's value in a process's initial environment, which its parent has
+// chosen.
 func (fs FS) Env(pid int, name string) (value string, set bool) {
 	b, _ := os.ReadFile(fs.path(pid, "environ"))
 	for v := range bytes.SplitSeq(b, []byte{0}) {
@@ -42,9 +43,9 @@ func (fs FS) Env(pid int, name string) (value string, set bool) {
 // kthreadd is the parent of all kernel threads.
 const kthreadd = 2
 
-// HasEnv tells whether a process began with NAME=value in its environment. known is false when that could not be told
-// at this moment: the process is gone, or between the two halves of an exec, where it has neither environment nor
-// command line (as a kernel thread has none ever).
+// HasEnv reports whether a process began with NAME=value in its environment. known is false
+// if that cannot be told at this moment: the process is gone, or in the middle of an exec,
+// where it has neither environment nor command line (as a kernel thread never has).
 func (fs FS) HasEnv(s Stat, entry string) (yes, known bool) {
 	b, err := os.ReadFile(fs.path(s.PID, "environ"))
 	if err != nil {
@@ -61,8 +62,8 @@ func (fs FS) HasEnv(s Stat, entry string) (yes, known bool) {
 	return false, true
 }
 
-// Opens tells whether a process has a file open that is wanted, by what its links say. One whose descriptors may not
-// be read has none.
+// Opens reports whether a process has an open file that is wanted, by the links of its
+// descriptors. If these may not be read there is none.
 func (fs FS) Opens(pid int, wanted func(file string) bool) bool {
 	base := fs.path(pid, "fd")
 	d, err := os.Open(base)
@@ -90,13 +91,14 @@ func (fs FS) Resident(pid int) (bytes int64) {
 	return bytes
 }
 
-// StopPending tells whether SIGSTOP has been sent to a process, and a busy machine has not let it get there yet.
+// StopPending reports whether SIGSTOP was sent to a process that has not stopped yet, as on
+// a busy machine.
 func (fs FS) StopPending(pid int) bool {
 	b, err := os.ReadFile(fs.path(pid, "status"))
 	return err == nil && stopPending(string(b))
 }
 
-// stopPending reads what is pending for the whole process: a mask in hex.
+// stopPending reads the signals that are pending for the whole process: a mask in hex.
 func stopPending(status string) bool {
 	mask, err := strconv.ParseUint(statusField(status, "ShdPnd"), 16, 64)
 	return err == nil && mask&(1<<(unix.SIGSTOP-1)) != 0
@@ -108,15 +110,15 @@ func statusField(status, name string) string {
 	return strings.TrimSpace(line)
 }
 
-// SameMounts tells whether a process sees the mounts that this one sees.
+// SameMounts reports whether a process is in this process's mount namespace.
 func (fs FS) SameMounts(pid int) bool {
 	theirs, err := os.Readlink(fs.path(pid, "ns/mnt"))
 	ours, _ := os.Readlink(string(fs) + "/self/ns/mnt")
 	return err == nil && theirs == ours
 }
 
-// Listener is a process that listens on a TCP port. Whoever has bound the port and does not listen is not found, nor
-// is one whose descriptors this process may not read.
+// Listener is a process that listens on a TCP port. A process that has only bound the port
+// is not found, nor one whose descriptors may not be read.
 func (fs FS) Listener(port int) (pid int, found bool) {
 	sockets := map[string]bool{}
 	for _, table := range []string{"tcp", "tcp6"} {
@@ -148,8 +150,8 @@ func Listening(table string, port int) (inodes []string) {
 	return inodes
 }
 
-// OnlyChild is the only child of a process; 0: it has none, or several, or the kernel does not say
-// (CONFIG_PROC_CHILDREN).
+// OnlyChild is the only child of a process; 0: it has none or several, or the kernel does
+// not tell (CONFIG_PROC_CHILDREN).
 func (fs FS) OnlyChild(pid int) (child int) {
 	tasks, _ := filepath.Glob(fs.path(pid, "task/*/children")) // a fork's parent is a thread (proc(5))
 	for _, of := range tasks {
@@ -165,8 +167,8 @@ func (fs FS) OnlyChild(pid int) (child int) {
 	return child
 }
 
-// Cgroup gives the calling thread's group in the tree of one of v1's controllers, in v2's where it is empty; empty
-// where it is in none. cgroups(7) has the three fields.
+// Cgroup gives the calling thread's group in the tree of a v1 controller, or in the v2 tree
+// for an empty controller; empty if it is in none. cgroups(7) has the three fields.
 func (fs FS) Cgroup(controller string) (string, error) {
 	b, err := os.ReadFile(string(fs) + "/thread-self/cgroup")
 	if err != nil {
@@ -181,8 +183,9 @@ func (fs FS) Cgroup(controller string) (string, error) {
 	return "", nil
 }
 
-// GPUs counts those that NVIDIA's driver has taken up: it keeps a folder for each, named by its PCI address.
+// GPUs counts the GPUs of NVIDIA's driver: it has a folder for each, named by its PCI
+// address.
 func (fs FS) GPUs() int {
-	found, _ := filepath.Glob(string(fs) + "/driver/nvidia/gpus/*") // the pattern is a good one
+	found, _ := filepath.Glob(string(fs) + "/driver/nvidia/gpus/*") // the pattern is valid
 	return len(found)
 }

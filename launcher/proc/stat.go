@@ -1,7 +1,8 @@
-// Package proc reads what the kernel tells of processes, of memory and of GPUs in /proc (proc(5)). It decides how that
-// text is understood; no number of it is older than the call.
+// Package proc reads what the kernel says about processes, memory and GPUs in /proc
+// (proc(5)). It decides how that text is understood; nothing is cached.
 //
-// It must not end, signal or wait for anything, and does not know which process is whose.
+// It must not end, signal or wait for anything, and does not know which process belongs to
+// what.
 package proc
 
 import (
@@ -16,7 +17,7 @@ import (
 // FS is where a proc file system is mounted.
 type FS string
 
-// Here is this machine's, or this container's.
+// Here is that of this machine, or of this container.
 const Here FS = "/proc"
 
 func (fs FS) path(pid int, name string) string {
@@ -30,17 +31,17 @@ type Stat struct {
 	State                     byte   // R, S, D, Z, T, ...
 }
 
-// Born is what of a process never changes and never comes again.
+// Born is the part that never changes, and identifies a process.
 func (s Stat) Born() Stat { return Stat{PID: s.PID, Ticks: s.Ticks} }
 
-// Dead is a zombie: there is nothing to end, only to reap.
+// Dead reports a zombie: it cannot be ended, only reaped.
 func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
 
-// Stopped tells whether a signal has stopped it.
+// Stopped reports whether a signal has stopped it.
 func (s Stat) Stopped() bool { return s.State == 'T' }
 
-// ParseStat reads fields 1-6 and 22 of /proc/PID/stat. The command in field 2 may hold blanks and parentheses, hence
-// the search from the end.
+// ParseStat reads fields 1-6 and 22 of /proc/PID/stat. The command in field 2 may contain
+// blanks and parentheses, hence the search from the end.
 func ParseStat(b []byte) (s Stat, ok bool) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if open < 1 || end < open {
@@ -60,7 +61,7 @@ func ParseStat(b []byte) (s Stat, ok bool) {
 	return s, errs == [5]error{}
 }
 
-// Stat is false for a process that is not there.
+// Stat is false for a process that does not exist.
 func (fs FS) Stat(pid int) (Stat, bool) { return readStat(fs.path(pid, "stat")) }
 
 func readStat(path string) (Stat, bool) {
@@ -77,7 +78,7 @@ func readStat(path string) (Stat, bool) {
 	return ParseStat(buf[:n])
 }
 
-// PIDs lists the processes that are there.
+// PIDs lists the processes.
 func (fs FS) PIDs() (pids []int) {
 	d, err := os.Open(string(fs))
 	if err != nil {
@@ -93,9 +94,9 @@ func (fs FS) PIDs() (pids []int) {
 	return pids
 }
 
-// All reads the whole table. It is no snapshot: a process whose parent dies meanwhile may seem to belong to nobody, so
-// callers look again. steady is false when one that was listed had gone before it was read: it may have left a child
-// that is not in the list.
+// All reads the whole table. It is no snapshot: a process whose parent dies meanwhile may
+// seem to be nobody's child, so callers look again. steady is false if a listed process was
+// gone before it was read: it may have left a child that is not in the list.
 func (fs FS) All() (all []Stat, steady bool) {
 	pids := fs.PIDs()
 	all, steady = make([]Stat, 0, len(pids)), len(pids) > 0
@@ -109,8 +110,8 @@ func (fs FS) All() (all []Stat, steady bool) {
 	return all, steady
 }
 
-// Below gives the descendants of the roots, dead ones too, without the roots. A subtree whose top is in except is left
-// out whole.
+// Below gives the descendants of the roots, dead ones too, without the roots. A subtree
+// whose top is in except is left out.
 func Below(all []Stat, roots []int, except map[int]bool) (found []Stat) {
 	children := map[int][]Stat{}
 	for _, s := range all {
@@ -121,7 +122,7 @@ func Below(all []Stat, roots []int, except map[int]bool) (found []Stat) {
 		top := roots[len(roots)-1]
 		roots = roots[:len(roots)-1]
 		if seen[top] {
-			continue // a reused PID can close a ring in what is no snapshot
+			continue // a reused PID can close a loop, as this is no snapshot
 		}
 		seen[top] = true
 		for _, s := range children[top] {
@@ -133,8 +134,8 @@ func Below(all []Stat, roots []int, except map[int]bool) (found []Stat) {
 	return found
 }
 
-// Stuck gives the state of the process's thread that holds it back, and the kernel's function in which that waits,
-// where it may be read. Both are empty for a process that is dead.
+// Stuck gives the state of the thread that keeps a process from ending, and the kernel
+// function in which it waits, if that may be read. Both are empty for a dead process.
 func (fs FS) Stuck(pid int) (state, at string) {
 	tasks, _ := filepath.Glob(fs.path(pid, "task/*"))
 	for _, task := range tasks {

@@ -9,32 +9,33 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// What many looks at a service amount to.
+// How many observations of a service count as a state.
 const (
-	sickAfter = 2 // looks in a row without an answer until it is called unhealthy; or without metrics until that is said
+	// sickAfter observations in a row without an answer make it unhealthy; without metrics, that is reported.
+	sickAfter = 2
 	// wedgeAfter is how long requests run without any sign of work until the service is
-	// called wedged. With the time between two looks it stays below a minute.
+	// called wedged. With the time between two observations it stays below a minute.
 	wedgeAfter = 50 * time.Second
 )
 
-// observation is what one look has found.
+// observation is the result of one look.
 type observation struct {
 	health  error
-	metrics *metrics // nil: none were to be had
-	blind   bool     // where there should be some
+	metrics *metrics // nil: they could not be read
+	blind   bool     // though there should be some
 }
 
-// history are what was found so far.
+// history is what was found so far.
 type history struct {
 	seen      launcher.ServiceSeen
-	sick      int     // looks in a row without an answer
-	generated error   // of the last completion that was asked for
-	last      metrics // the last that were had
+	sick      int     // observations in a row without an answer
+	generated error   // error of the last completion that was requested
+	last      metrics // the last metrics that were read
 	lastAt    time.Time
-	had       bool          // last is some
-	blind     int           // looks in a row at which it answered, and its metrics told nothing
-	generates bool          // completions are asked for: one that is stuck is seen by these
-	frozen    time.Duration // for how long requests ran while nothing of last has moved
+	had       bool          // last was set
+	blind     int           // observations in a row in which it answered, but without usable metrics
+	generates bool          // completions are requested: they show whether it is stuck
+	frozen    time.Duration // how long requests ran while nothing in last has moved
 	base      struct {      // of the next rate: as at the last event
 		at        time.Time
 		generated float64
@@ -43,7 +44,7 @@ type history struct {
 	}
 }
 
-// note takes one look: seen is then what the service does.
+// note adds one observation: seen is then the service's state.
 func (l *history) note(now time.Time, s observation) {
 	l.work(now, s.metrics)
 	if s.health == nil {
@@ -75,7 +76,7 @@ func (l *history) note(now time.Time, s observation) {
 	case l.generated != nil:
 		state, text = launcher.ServiceUnhealthy, l.generated.Error()
 	case s.blind && !l.had &&
-		(l.blind >= sickAfter || l.seen.Text == l.blindText()): // said by an earlier incarnation of the agent
+		(l.blind >= sickAfter || l.seen.Text == l.blindText()): // reported before a restart of the agent
 		text = l.blindText()
 	}
 	if state != l.seen.State {
@@ -85,9 +86,9 @@ func (l *history) note(now time.Time, s observation) {
 }
 
 func (l *history) blindText() string {
-	text := "its metrics tell of no requests: its tokens are not counted"
+	text := "its metrics show no requests: its tokens are not counted"
 	if !l.generates {
-		text += ", and that it is stuck would not be seen"
+		text += ", and it would not be seen if it were stuck"
 	}
 	return text
 }
@@ -99,10 +100,10 @@ func requests(n float64) string {
 	return fmt.Sprintf("%.0f requests are running", n)
 }
 
-// work takes the metrics of one look: while requests run, and none of those that
-// grow with work has moved, the service is frozen. A prompt that is read in is work. What
-// lies between two looks that are far apart is not known, and counts for little: this
-// machine may have slept.
+// work takes the metrics of one observation: while requests run, and none of the metrics
+// that grow with work has moved, the service is frozen. Reading a prompt is work. The time
+// between two observations that are far apart counts only in part: this machine may have
+// slept.
 func (l *history) work(now time.Time, m *metrics) {
 	if m == nil {
 		return
@@ -120,7 +121,7 @@ func (l *history) work(now time.Time, m *metrics) {
 	l.seen.Running = &n
 }
 
-// moved tells whether the metrics are others than those that were told.
+// moved reports whether the metrics differ from those reported last.
 func (l *history) moved() bool {
 	if !l.had {
 		return false
@@ -129,12 +130,12 @@ func (l *history) moved() bool {
 		*l.base.rate != l.rate(l.lastAt)
 }
 
-// rate is how many tokens were generated a second since the last event: as the server says,
+// rate is how many tokens a second were generated since the last event: as the server says,
 // or by its counter.
 func (l *history) rate(now time.Time) float64 {
 	r := 0.0
 	if l.last.hasThroughput {
-		if l.last.running > 0 { // else it is that of before
+		if l.last.running > 0 { // else it is an old value
 			r = l.last.throughput
 		}
 	} else if secs := now.Sub(l.base.at).Seconds(); secs > 0 && l.last.generated >= l.base.generated {
@@ -143,7 +144,7 @@ func (l *history) rate(now time.Time) float64 {
 	return math.Round(r*10) / 10
 }
 
-// measure brings the metrics of seen up to date, before they are told.
+// measure updates the metrics of seen, before they are reported.
 func (l *history) measure(now time.Time) {
 	if !l.had || !now.After(l.base.at) {
 		return

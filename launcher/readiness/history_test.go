@@ -167,7 +167,7 @@ func TestHistory(t *testing.T) {
 				}
 				return busy(1, 100, secs(at))
 			},
-			[]string{"0s ready", "5s ready: its metrics tell of no requests: its tokens are not counted, and that it is stuck would not be seen", "2m0s ready"},
+			[]string{"0s ready", "5s ready: its metrics show no requests: its tokens are not counted, and it would not be seen if it were stuck", "2m0s ready"},
 		},
 		"metrics that are slow at times": {
 			func(at time.Duration) observation {
@@ -195,8 +195,8 @@ func TestHistory(t *testing.T) {
 // An agent that comes again has seen no metrics yet: one slow answer of the metrics is nothing to tell
 // of, nor is what its earlier incarnation has told. While the server loads, its metrics are not missed.
 func TestBlindAfterRestart(t *testing.T) {
-	const untold = "its metrics tell of no requests: its tokens are not counted"
-	const text = untold + ", and that it is stuck would not be seen"
+	const untold = "its metrics show no requests: its tokens are not counted"
+	const text = untold + ", and it would not be seen if it were stuck"
 	began := time.Unix(1e9, 0)
 	before := func(text string) *history {
 		return &history{seen: launcher.ServiceSeen{State: launcher.ServiceReady, Ready: &began, Text: text}}

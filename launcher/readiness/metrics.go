@@ -13,22 +13,23 @@ import (
 // metricsMost bounds what is read of a server's metrics, in bytes: vLLM's are some 100 KiB.
 const metricsMost = 8 << 20
 
-// metricMost is above all that a server can have done, and small enough for any number's type.
+// metricMost is more than any server can have counted, and fits any numeric type.
 const metricMost = 1e15
 
-// metrics are the few of a server's metrics that tell whether it works.
+// metrics are the few metrics of a server that show whether it works.
 type metrics struct {
 	running       float64 // requests
 	generated     float64 // tokens since its start
-	throughput    float64 // tokens a second, where the server says so itself
+	throughput    float64 // tokens a second, if the server reports that itself
 	hasThroughput bool
-	// progress is what grows, or changes, with work alone: another value of any is a sign of it.
+	// progress are the metrics that only work changes: another value of any is a sign of
+	// work.
 	progress [launcher.MaxProgress]float64
 }
 
-// readMetrics reads Prometheus' text format; nil: it is of no server that is known, or broke off, as
-// the sums of a part would look like work. A value that is no count (NaN, which differs from itself
-// at every look; Inf; one below zero) is as good as not there.
+// readMetrics reads Prometheus' text format; nil: it is of no known server, or was cut off,
+// as the sums of a part would look like work. A value that is no count (NaN, which never
+// equals itself; Inf; a negative one) is ignored.
 func readMetrics(r io.Reader, servers []launcher.Server) *metrics {
 	sums := map[string]float64{}
 	in := bufio.NewReader(r)
@@ -39,7 +40,7 @@ func readMetrics(r io.Reader, servers []launcher.Server) *metrics {
 				sums[of] = min(sums[of]+value, metricMost)
 			}
 		}
-		if errors.Is(err, bufio.ErrBufferFull) { // no line of ours is as long
+		if errors.Is(err, bufio.ErrBufferFull) { // none of our lines is that long
 			for errors.Is(err, bufio.ErrBufferFull) {
 				_, err = in.ReadSlice('\n')
 			}
@@ -68,7 +69,7 @@ func readMetrics(r io.Reader, servers []launcher.Server) *metrics {
 	return nil
 }
 
-// wanted is the name that is kept of what a line is of; empty: none.
+// wanted is the metric's name if it is one of ours; else empty.
 func wanted(name []byte, servers []launcher.Server) string {
 	for _, s := range servers {
 		m := s.Metrics
@@ -94,7 +95,7 @@ func sample(line []byte) (name []byte, value float64, ok bool) {
 	}
 	rest := line
 	if i := bytes.IndexByte(line, '{'); i >= 0 {
-		end := bytes.LastIndexByte(line, '}') // a label's value may have one, too
+		end := bytes.LastIndexByte(line, '}') // a label's value may contain one, too
 		if end < i {
 			return nil, 0, false
 		}

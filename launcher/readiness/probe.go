@@ -19,38 +19,38 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// How often probes are asked, and how long one answer may take. A command may be a
-// Python that imports half of PyPI on a machine that loads a model meanwhile.
+// How often probes run, and how long one answer may take. A command may be a Python that
+// imports many packages on a machine that loads a model meanwhile.
 const (
-	probeSoon  = 200 * time.Millisecond // between the first looks
+	probeSoon  = 200 * time.Millisecond // between the first ones
 	probeLater = time.Second            // after probeYoung
 	probeYoung = 10 * time.Second
 	netWait    = 2 * time.Second
 	execWait   = 2 * time.Minute
-	movedEvery = 2 * time.Second // between two events that tell no more than that output grows
-	probeLast  = 3               // last lines that are told
+	movedEvery = 2 * time.Second // between two events that only report that output grows
+	probeLast  = 3               // last lines that are reported
 )
 
-// Prober asks one step's probes on this node. Each asking is anew: what passed an hour ago for another leader says
-// nothing of now.
+// Prober runs one step's probes on this node. Each Run starts anew: what passed an hour ago
+// for another leader does not count now.
 type Prober struct {
 	Assignment launcher.Assignment
 	Ask        launcher.AskReady
 	LogDir     string // has the ranks' output
-	// Placement gives the place of a local rank, with the ports that are known.
+	// Placement gives the placement of a local rank, with the ports that are known.
 	Placement func(local int) launcher.Placement
-	// Exec runs a command beside a local rank, and passes on what it prints.
+	// Exec runs a command beside a local rank, and passes on its output.
 	Exec func(ctx context.Context, local int, argv []string, out func(launcher.Stream, []byte) error) (launcher.Exit,
 		error)
-	// Tell is called with what has changed.
+	// Tell is called with each change.
 	Tell func(launcher.Event)
-	// Again is filled when what is known is to be told once more.
+	// Again is signalled to report the present state once more.
 	Again <-chan struct{}
 
 	scans map[string]*scanned // by file
 }
 
-// Run asks until all probes have passed, or ctx ends.
+// Run runs the probes until all have passed, or ctx ends.
 func (p *Prober) Run(ctx context.Context) {
 	p.scans = map[string]*scanned{}
 	st := p.Assignment.Spec.Steps()[p.Ask.Step]
@@ -89,7 +89,7 @@ func (p *Prober) Run(ctx context.Context) {
 	}
 }
 
-// look asks one probe; empty: it has passed.
+// look runs one probe; empty: it has passed.
 func (p *Prober) look(ctx context.Context, st launcher.Stage, probe launcher.Probe) (waits string) {
 	local := 0
 	if st.On(p.Assignment.NodeRank) {
@@ -113,14 +113,15 @@ func (p *Prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 	return ""
 }
 
-// dial looks for a listener on management, where the nodes meet, and at loopback, where
-// what trusts nobody listens. All are this machine: the packet filter lets us through.
+// dial looks for a listener on the management address, on the network that the nodes use,
+// and on loopback, where programs listen that accept only local clients. All are this
+// machine: the packet filter lets us through.
 func (p *Prober) dial(ctx context.Context, probe launcher.Probe, placement launcher.Placement) error {
 	port, err := placement.Resolve(probe.Port)
 	if err != nil {
 		return err
 	}
-	var answered error // says more than the silence of another address
+	var answered error // says more than no answer at another address
 	for _, host := range hereAt(p.Assignment, placement) {
 		asked, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
@@ -147,7 +148,7 @@ func (p *Prober) dial(ctx context.Context, probe launcher.Probe, placement launc
 
 var errNoAnswer = errors.New("no answer yet")
 
-// direct asks this machine and no proxy, and follows nobody elsewhere.
+// direct asks this machine without a proxy, and follows no redirect elsewhere.
 var direct = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -169,13 +170,13 @@ func get(ctx context.Context, url string) error {
 	return err
 }
 
-// status is an answer's in our own words: who answers may have put a megabyte there, or what moves the
-// cursor of a terminal.
+// status describes an answer in our own words: its text may be a megabyte long, or control
+// a terminal.
 func status(res *http.Response) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode)))
 }
 
-// execOutput bounds what is looked at of what a probe prints, and so what a pattern may cost.
+// execOutput bounds how much of a probe's output is read, and so the cost of a pattern.
 const execOutput = 64 << 10
 
 // exec runs a probe's command beside the rank.
@@ -198,7 +199,7 @@ func (p *Prober) exec(ctx context.Context, probe launcher.Probe, placement launc
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return fmt.Sprintf("%s: `%s` gave no answer within %s", probe.What, argv[0], execWait)
+		return fmt.Sprintf("%s: `%s` did not answer within %s", probe.What, argv[0], execWait)
 	case err != nil:
 		return fmt.Sprintf("%s: %v", probe.What, err)
 	case probe.Match != "" && len(probe.Want) > 0:
@@ -211,7 +212,7 @@ func (p *Prober) exec(ctx context.Context, probe launcher.Probe, placement launc
 	return ""
 }
 
-// count says how much of what is wanted a command's output shows.
+// count reports how much of what is wanted a command's output shows.
 func count(probe launcher.Probe, placement launcher.Placement, out string) (waits string) {
 	text, err := placement.Resolve(probe.Want)
 	want, nerr := strconv.ParseFloat(text, 64)
@@ -219,7 +220,7 @@ func count(probe launcher.Probe, placement launcher.Placement, out string) (wait
 		return fmt.Sprintf("%s: %v", probe.What, err)
 	}
 	sum := 0.0
-	for _, m := range regexp.MustCompile(probe.Match).FindAllStringSubmatch(out, -1) { // the spec's check has compiled it
+	for _, m := range regexp.MustCompile(probe.Match).FindAllStringSubmatch(out, -1) { // valid: see Probe.validate
 		n := 1.0
 		if len(m) > 1 {
 			n, _ = strconv.ParseFloat(m[1], 64)
@@ -240,7 +241,7 @@ func lastLine(text string) string {
 	return plain.Cut(plain.Strip(lines[len(lines)-1]), launcher.MaxLineBytes)
 }
 
-// files are what a step's ranks here write, each stream in its parts.
+// files are the files of the step's output here, each stream in its parts.
 func (p *Prober) files() (all []string) {
 	step := p.Assignment.Spec.Steps()[p.Ask.Step]
 	if !step.On(p.Assignment.NodeRank) {

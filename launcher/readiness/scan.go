@@ -15,15 +15,15 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// scanned is how far one stream has been looked through, in all its parts.
+// scanned is how far one stream has been searched, in all its parts.
 type scanned struct {
 	stream *logs.Scanner
-	line   []byte // the begin of one that goes on
-	long   bool   // and that has had more bytes than are looked at
+	line   []byte // the start of an unfinished line
+	long   bool   // and it is longer than what is searched
 	found  bool
 }
 
-// What is read at one look, and looked at of a line: what a pattern costs grows with it.
+// How much is read at once, and of a line: the cost of a pattern grows with it.
 const (
 	scanMost = 1 << 20
 	lineMost = 4 << 10
@@ -31,7 +31,7 @@ const (
 
 // scan looks for a line in the output of each of a step's ranks here.
 func (p *Prober) scan(ctx context.Context, st launcher.Stage, probe launcher.Probe, local int) error {
-	want := regexp.MustCompile(probe.Match) // the spec's check has compiled it
+	want := regexp.MustCompile(probe.Match) // the spec's validation has compiled it
 	for i := range st.RanksPerNode {
 		rank := p.Assignment.FirstRank + local + i
 		found := false
@@ -46,19 +46,19 @@ func (p *Prober) scan(ctx context.Context, st launcher.Stage, probe launcher.Pro
 			found = found || s.found
 		}
 		if !found {
-			return fmt.Errorf("rank %d has written no line with %q yet", rank, probe.Match)
+			return fmt.Errorf("rank %d has not written a line with %q yet", rank, probe.Match)
 		}
 	}
 	return nil
 }
 
-// look goes on where the last one left off, for at most scanMost bytes.
+// look continues where the last search stopped, for at most scanMost bytes.
 func (s *scanned) look(ctx context.Context, want *regexp.Regexp) {
 	if s.found {
 		return
 	}
 	s.stream.More(ctx, scanMost, func(c launcher.Chunk) (enough bool) {
-		if c.Note != "" { // a part was removed: what comes is another line's
+		if c.Note != "" { // a part was removed: what follows is another line
 			s.line, s.long = nil, true
 		}
 		s.take(ctx, c.Data, want)
@@ -66,8 +66,8 @@ func (s *scanned) look(ctx context.Context, want *regexp.Regexp) {
 	})
 }
 
-// take looks at whole lines, and at the begin of the one that goes on: what is asked of
-// a user on a prompt has no end.
+// take searches complete lines, and the start of an unfinished one: a prompt to the user
+// has no newline.
 func (s *scanned) take(ctx context.Context, b []byte, want *regexp.Regexp) {
 	for ctx.Err() == nil {
 		part, rest, whole := bytes.Cut(b, []byte("\n"))
@@ -84,7 +84,8 @@ func (s *scanned) take(ctx context.Context, b []byte, want *regexp.Regexp) {
 	}
 }
 
-// written is how much a step's ranks here have written, in bytes, and the end of what came last.
+// written is how many bytes a step's ranks here have written, and the end of the latest
+// output.
 func (p *Prober) written() (n int64, last string) {
 	newest, at := "", time.Time{}
 	for _, path := range p.files() {

@@ -17,40 +17,40 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A service is looked at by the agent of rank 0's node from the start of its ranks to their
-// end, under any leader and under none. It tells what it sees and ends nothing.
+// A service is watched by the agent of rank 0's node from the start of its ranks to their
+// end, under any leader or none. The watcher reports what it sees and ends nothing.
 
-// How often, and for how long one answer is waited for.
+// How often, and how long one answer may take.
 const (
-	lookSoon     = time.Second // before it has answered for the first time
+	lookSoon     = time.Second // before its first answer
 	lookEvery    = 5 * time.Second
 	healthWait   = 10 * time.Second
 	metricsWait  = 5 * time.Second
 	generateWait = 90 * time.Second
 	generateEach = time.Minute
 	answerMost   = 1 << 20          // bytes
-	beatEvery    = 15 * time.Second // between two events that tell no more than other metrics
-	wedgeBeat    = time.Minute      // between two that tell of a wedge again: an attempt may have become free
+	beatEvery    = 15 * time.Second // between two events that only report metrics
+	wedgeBeat    = time.Minute      // between two that report a wedge again: the job may have an attempt left by then
 )
 
-// Watcher looks at one service.
+// Watcher watches one service.
 type Watcher struct {
 	Assignment launcher.Assignment
 	Port       string // where it is to answer
 	Servers    []launcher.Server
-	// Tell is called with what is seen; turned: more than its metrics has changed.
+	// Tell is called with what was seen; turned: more than its metrics has changed.
 	Tell func(seen launcher.ServiceSeen, turned bool)
 
 	addr string // where it was found to answer
 	history
 	toldAt time.Time
 	asking sync.WaitGroup
-	made   chan error // of the completion under way; nil: none is
+	made   chan error // result of the completion under way; nil: none is
 	asked  time.Time
 	model  string
 }
 
-// Run looks until ctx ends. before is what was seen earlier; nil: nothing.
+// Run watches until ctx ends. before is what was seen earlier; nil: nothing.
 func (w *Watcher) Run(ctx context.Context, before *launcher.ServiceSeen) {
 	defer w.asking.Wait()
 	w.model, w.generates = w.Assignment.Spec.Service.Model, w.Assignment.Spec.Service.Probe == launcher.ProbeGenerate
@@ -74,19 +74,19 @@ func (w *Watcher) Run(ctx context.Context, before *launcher.ServiceSeen) {
 	}
 }
 
-// look asks the service once, and tells what has changed.
+// look asks the service once, and reports changes.
 func (w *Watcher) look(ctx context.Context) {
 	v := w.Assignment.Spec.Service
 	found := observation{health: w.health(ctx)}
 	if found.health == nil && v.Metrics != "" {
 		found.metrics = w.metrics(ctx)
-	} else if v.Metrics != "" && w.seen.Ready != nil { // its health may be slow, and its metrics tell why
+	} else if v.Metrics != "" && w.seen.Ready != nil { // its health check may be slow, and its metrics show why
 		found.metrics = w.metrics(ctx)
 	}
 	found.blind = v.Metrics != "" && found.metrics == nil
 	w.generate(ctx, found.metrics)
 	if ctx.Err() != nil {
-		return // it is being ended: what was seen on the way is of no account
+		return // it is being ended: what was just seen does not count
 	}
 	now := time.Now()
 	before := w.seen
@@ -105,8 +105,8 @@ func (w *Watcher) look(ctx context.Context) {
 	w.Tell(w.seen, turned)
 }
 
-// hereAt are the addresses of this node at which a rank may listen: the one that the user has
-// said, then management's, where clients come.
+// hereAt are the addresses of this node at which a rank may listen: the one that the user
+// gave, then the management address, which clients use.
 func hereAt(as launcher.Assignment, placement launcher.Placement) []string {
 	said, unspecified6 := "", false
 	if v := as.Spec.Service; v != nil && as.NodeRank == 0 {
@@ -118,7 +118,7 @@ func hereAt(as launcher.Assignment, placement launcher.Placement) []string {
 	}
 	var out []string
 	all := []string{said, placement.Management, placement.Addr, "127.0.0.1"}
-	if unspecified6 { // Python's asyncio then takes no IPv4
+	if unspecified6 { // Python's asyncio then accepts no IPv4
 		all = append(all, "::1")
 	}
 	for _, a := range all {
@@ -129,7 +129,7 @@ func hereAt(as launcher.Assignment, placement launcher.Placement) []string {
 	return out
 }
 
-// health looks for the service where it answered last, else at each address of this node.
+// health asks the service where it answered last, else at each address of this node.
 func (w *Watcher) health(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthWait)
 	defer cancel()
@@ -142,7 +142,7 @@ func (w *Watcher) health(ctx context.Context) error {
 	for _, host := range hereAt(w.Assignment, placement) {
 		addr := net.JoinHostPort(host, w.Port)
 		if err := w.healthAt(ctx, addr); !errors.Is(err, errNoListener) {
-			w.addr = addr // whoever listens there is the one to ask
+			w.addr = addr // this is the service's address
 			return err
 		}
 	}
@@ -172,7 +172,7 @@ func (w *Watcher) healthAt(ctx context.Context, addr string) error {
 	return nil
 }
 
-// ask asks this machine, and nobody else.
+// ask asks this machine, without proxy or redirect.
 func ask(ctx context.Context, method, url string, body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -184,7 +184,7 @@ func ask(ctx context.Context, method, url string, body []byte) (*http.Response, 
 	return direct.Do(req)
 }
 
-// because says in few words why there was no answer.
+// because says briefly why there was no answer.
 func because(ctx context.Context, what string, wait time.Duration, err error) error {
 	op, _ := errors.AsType[*net.OpError](err)
 	switch {
@@ -196,7 +196,7 @@ func because(ctx context.Context, what string, wait time.Duration, err error) er
 	return fmt.Errorf("%s: the connection broke", what)
 }
 
-// metrics reads the server's; nil: there are none to be had.
+// metrics reads the server's metrics; nil: they could not be read.
 func (w *Watcher) metrics(ctx context.Context) *metrics {
 	if w.addr == "" {
 		return nil
@@ -214,8 +214,8 @@ func (w *Watcher) metrics(ctx context.Context) *metrics {
 	return readMetrics(io.LimitReader(res.Body, metricsMost), w.Servers)
 }
 
-// generate asks for one token now and then, beside the looks: the server may be at work. A
-// server that has requests shows by its metrics whether it generates.
+// generate asks for one token now and then, beside the looks, as the server may be busy.
+// For a server that has requests its metrics show whether it generates.
 func (w *Watcher) generate(ctx context.Context, m *metrics) {
 	if w.Assignment.Spec.Service.Probe != launcher.ProbeGenerate || w.seen.Ready == nil {
 		return
@@ -229,7 +229,7 @@ func (w *Watcher) generate(ctx context.Context, m *metrics) {
 		return
 	}
 	if m != nil && m.running > 0 && w.frozen == 0 {
-		w.generated = nil // it does, for somebody
+		w.generated = nil // it generates, for another client
 	}
 	if m != nil && m.running > 0 || time.Since(w.asked) < generateEach {
 		return
@@ -239,7 +239,7 @@ func (w *Watcher) generate(ctx context.Context, m *metrics) {
 	w.asking.Go(func() { made <- w.complete(ctx, addr) })
 }
 
-// complete has the server generate one token.
+// complete makes the server generate one token.
 func (w *Watcher) complete(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, generateWait)
 	defer cancel()
@@ -249,7 +249,7 @@ func (w *Watcher) complete(ctx context.Context, addr string) error {
 			return fmt.Errorf("the list of its models: %w", err)
 		}
 		if len(list.Data) == 0 {
-			return errors.New("it names no model that could be asked")
+			return errors.New("it lists no model")
 		}
 		w.model = list.Data[0].ID
 	}
@@ -271,8 +271,8 @@ func (w *Watcher) complete(ctx context.Context, addr string) error {
 	return nil
 }
 
-// errKept is of a server that wants a key, which is its users' alone.
-var errKept = errors.New("it wants a key, and is not asked")
+// errKept is for a server that wants an API key, which only its users have.
+var errKept = errors.New("it requires an API key, and is not asked")
 
 func askJSON(ctx context.Context, method, url string, body []byte, into any) error {
 	res, err := ask(ctx, method, url, body)
@@ -290,7 +290,7 @@ func askJSON(ctx context.Context, method, url string, body []byte, into any) err
 		return fmt.Errorf("it answers %s", status(res))
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, answerMost)).Decode(into); err != nil {
-		return errors.New("its answer is not the JSON of one")
+		return errors.New("its answer is not valid JSON")
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func TestAnswersAreToldInOurWords(t *testing.T) {
 	addr := answers(t, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {}\r\n\r\n")
 	var into struct{}
 	if err := askJSON(t.Context(), http.MethodPost, "http://"+addr+"/v1/completions", nil, &into); err == nil ||
-		err.Error() != "its answer is not the JSON of one" {
+		err.Error() != "its answer is not valid JSON" {
 		t.Errorf("a stream: %v", err)
 	}
 }

@@ -25,33 +25,33 @@ const (
 	starting              // the journal says so; ranks are being exec'd
 	running               // each rank was exec'd, or could not be
 	ending                // TERM was sent, the grace runs
-	killing               // KILL is sent until nobody is left
-	ended                 // nobody is left; the record waits to be taken over
+	killing               // KILL is sent until no process is left
+	ended                 // no process is left; the record waits to be taken over
 )
 
 func (p phase) String() string {
 	return [...]string{"waiting", "starting", "running", "ending", "killing", "ended"}[p]
 }
 
-// killPause lies between two passes of TERM or KILL while processes die. One also
-// follows killAgain after the last KILL, in case a death was not told to us.
+// killPause is the time between two passes of TERM or KILL while processes die. One also
+// follows killAgain after the last KILL, in case a death was not reported to us.
 const (
 	killPause = 10 * time.Millisecond
 	killAgain = time.Second
-	// stuckAfter the first KILL whoever is left counts as one that cannot be
-	// killed. Letting go of a GPU and 100 GB takes a second or two.
+	// stuckAfter the first KILL a process that is left counts as one that cannot be killed.
+	// Freeing a GPU and 100 GB takes a second or two.
 	stuckAfter = 10 * time.Second
 )
 
-// attempt is the state of one attempt's ranks. All of it belongs to the goroutine in
-// run; others hand it functions through in.
+// attempt is the state of one attempt's ranks. All of it belongs to the goroutine in run;
+// others pass it functions through in.
 type attempt struct {
 	cfg    Config
 	log    *slog.Logger
 	j      *journal
 	cg     *cgroup // nil: none
 	trace  Trace
-	oomAdj string // the shim's own oom_score_adj as it came up
+	oomAdj string // the shim's own oom_score_adj at its start
 
 	in   chan func()
 	gone chan struct{} // closed when run returns
@@ -60,29 +60,29 @@ type attempt struct {
 
 	phase     phase
 	why       string // what began the end
-	cause     string // why the node ended ranks by its own judgement
+	cause     string // why the node itself decided to end the ranks
 	startBy   time.Time
 	lease     lease
 	space     *mpi.Space // of MPI ranks; nil: they are none
 	ranks     []*rank
 	byPID     map[int]*rank
-	early     map[int]death // reaped before their fork was told of
-	pending   int           // ranks whose fork is still to be told of
-	unsent    []unsent      // signals for ranks that are still to be started
+	early     map[int]death // reaped before their fork was reported
+	pending   int           // ranks whose fork is not reported yet
+	unsent    []unsent      // signals for ranks that have not started yet
 	removing  bool          // containers are being removed
 	sessions  map[string]*session
-	bySession map[int]*session   // of these, those with a process
-	coming    int                // exec sessions whose fork is still to be told of
+	bySession map[int]*session   // those of them that have a process
+	coming    int                // exec sessions whose fork is not reported yet
 	stop      atomic.Bool        // tells the starter to fork no more
 	starters  []func(error)      // callers of Start, waiting
-	returns   []returning        // ranks that are to come again
+	returns   []returning        // ranks that are to start again
 	endedAt   time.Time          // when the end began; zero before
 	killAt    time.Time          // end of the grace
-	termed    map[proc.Stat]bool // who has had TERM
+	termed    map[proc.Stat]bool // processes that have had TERM
 	lastExit  time.Time
 	lastPass  time.Time // of TERM or KILL
-	died      bool      // somebody has since
-	stuckAt   time.Time // when to say who is left; zero before the first KILL, and afterwards
+	died      bool      // some process has died since
+	stuckAt   time.Time // when to report what is left; zero before the first KILL, and afterwards
 	leave     bool      // exit after the end without a Release
 	released  bool
 
@@ -156,7 +156,7 @@ func (a *attempt) advance(to phase, why string) {
 	}
 }
 
-// due tells whether t has come, and else sees to it that the loop wakes then.
+// due reports whether t has come; else it makes the loop wake then.
 func (a *attempt) due(t time.Time) bool {
 	if !a.now.Before(t) {
 		return true
@@ -167,8 +167,8 @@ func (a *attempt) due(t time.Time) bool {
 	return false
 }
 
-// step looks at everything and does what is due. It is called after each
-// thing that happens, and decides by state alone, never by what happened.
+// step looks at everything and does what is due. It is called after each thing that
+// happens, and decides by state alone, never by what happened.
 func (a *attempt) step() {
 	a.wake = time.Time{}
 	childless := a.reap()
@@ -178,7 +178,7 @@ func (a *attempt) step() {
 	case waiting:
 		if a.due(a.startBy) {
 			a.leave = true
-			a.finish(fmt.Sprintf("never told to start, for %s", a.cfg.StartTimeout))
+			a.finish(fmt.Sprintf("not started within %s", a.cfg.StartTimeout))
 		}
 		return
 	case ended:
@@ -191,7 +191,7 @@ func (a *attempt) step() {
 		allExited = allExited && r.exit != nil
 		allTold = allTold && r.told
 	}
-	a.seeOut(allExited)
+	a.endSessions(allExited)
 	gone := allTold && childless && !a.cg.populated() && a.emptied()
 	if a.bringBack(allExited, gone) {
 		return
@@ -227,8 +227,8 @@ func (a *attempt) killIfDue() {
 	a.lastPass = a.now
 }
 
-// settle brings one rank as far as it can come: an exit is told once its
-// output has ended too, and leftovers are not waited for in vain.
+// settle advances one rank as far as possible: an exit is reported once its output has
+// ended too, and leftovers are waited for only for a time.
 func (a *attempt) settle(r *rank, childless bool) {
 	switch {
 	case r.told || r.exit == nil:
@@ -242,11 +242,11 @@ func (a *attempt) settle(r *rank, childless bool) {
 		}
 		a.note(ev)
 	case childless && r.open > 0:
-		// No process of ours holds the pipe. All that was written is in it.
+		// No descendant of ours holds the pipe, so it has all that was written.
 		r.cut()
 	case r.exit.ByUs && !childless:
-		// The grace is for its children too: a shell dies at once by the TERM
-		// that the program below it still obeys.
+		// The grace is also for its children: a shell dies at once by the TERM that the
+		// program below it still handles.
 	case !r.killed && a.due(r.died.Add(OutputWait)):
 		r.killed = true
 		a.killHolders(r)
@@ -295,8 +295,8 @@ func (a *attempt) openOutputs(ranks []Rank) (files [][2]*logFile, err error) {
 
 var errNotStarted = errors.New("not started: the attempt was ended first")
 
-// spawnAll forks one rank after the other, apart from the loop: an exec from a
-// disk that hangs must not keep the shim from answering. Its join is pending.
+// spawnAll forks one rank after the other, outside the loop: an exec from a disk that hangs
+// must not keep the shim from answering. It is joined by pending.
 func (a *attempt) spawnAll(first int, ranks []Rank, files [][2]*logFile) {
 	for i, r := range ranks {
 		one := func() {
@@ -310,7 +310,7 @@ func (a *attempt) spawnAll(first int, ranks []Rank, files [][2]*logFile) {
 			}
 			a.in <- func() { a.tellSpawned(a.ranks[first+i], b) }
 		}
-		if r.Container != nil { // the engine takes its time, for each
+		if r.Container != nil { // the engine is slow, for each
 			go one()
 			continue
 		}
@@ -336,7 +336,7 @@ func (a *attempt) tellSpawned(r *rank, b spawned) {
 	}
 	r.pid, r.plumbing, r.open, r.contained = b.pid, b.plumbing, len(b.streams), b.contained
 	if r.contained != nil {
-		go a.attend(r.contained) // its join is gone
+		go a.attend(r.contained) // joined by gone
 	}
 	a.byPID[r.pid] = r
 	a.serveMPI(r)
@@ -345,7 +345,7 @@ func (a *attempt) tellSpawned(r *rank, b spawned) {
 		s.lost = func(l Lost) {
 			a.in <- func() { a.note(Event{Kind: OutputLost, Rank: r.Rank.Rank, Lost: &l}) }
 		}
-		go func() { // its join is open
+		go func() { // joined by open
 			s.run()
 			s.dst.(io.Closer).Close()
 			a.in <- func() { r.open-- }
@@ -359,10 +359,10 @@ func (a *attempt) tellSpawned(r *rank, b spawned) {
 	}
 	for _, u := range a.unsent {
 		if u.to == AllRanks || u.to == r.Rank.Rank {
-			_ = unix.Kill(-r.pid, u.sig) // it runs: nobody has waited for it
+			_ = unix.Kill(-r.pid, u.sig) // not reaped yet, so the PID is its own
 		}
 	}
-	switch a.phase { // it slipped through while the attempt was being ended
+	switch a.phase { // forked while the attempt was being ended
 	case ending:
 		termGroup(r)
 	case killing:
@@ -370,8 +370,8 @@ func (a *attempt) tellSpawned(r *rank, b spawned) {
 	}
 }
 
-// reap collects every dead child, ranks and orphans alike, and tells whether
-// none is left: as a subreaper the shim then has no descendant at all.
+// reap collects every dead child, ranks and orphans alike, and reports whether none is
+// left: as a subreaper the shim then has no descendant at all.
 func (a *attempt) reap() (childless bool) {
 	for {
 		var ws unix.WaitStatus
@@ -390,10 +390,10 @@ func (a *attempt) reap() (childless bool) {
 			delete(a.byPID, pid)
 			a.exited(r, a.exitOf(ws), at)
 		} else if es := a.bySession[pid]; es != nil {
-			a.departed(es, exitOf(ws, false))
+			a.sessionExited(es, exitOf(ws, false))
 		} else if a.pending > 0 || a.coming > 0 {
-			// Its fork may not have been told of yet. A PID comes round again
-			// only after all others, so a mistaken entry does no harm.
+			// Its fork may not have been reported yet. A PID is reused only after all
+			// others, so a mistaken entry does no harm.
 			a.early[pid] = death{a.exitOf(ws), at}
 		}
 	}
@@ -420,10 +420,10 @@ func (a *attempt) endIfFailed(r *rank) {
 	}
 }
 
-// end begins the end: TERM now, KILL after grace. Later calls may only shorten.
+// end begins the end: TERM now, KILL after grace. Later calls may only shorten the grace.
 func (a *attempt) end(grace time.Duration, why string) {
 	if a.phase < ending {
-		a.reap() // who is dead by now has died by himself
+		a.reap() // what is dead by now has died by itself
 	}
 	at := time.Now().Add(grace)
 	switch {
@@ -442,20 +442,20 @@ func (a *attempt) end(grace time.Duration, why string) {
 	}
 }
 
-// endFor is an End order. With a cause it is the node's own judgement.
+// endFor handles an End order. With a cause the node itself has decided to end the ranks.
 func (a *attempt) endFor(cause string, grace time.Duration) {
 	why := "told to end"
 	if cause != "" {
 		why = cause
 	}
 	if a.phase < ending {
-		a.reap() // who is dead by now has died by himself
+		a.reap() // what is dead by now has died by itself
 		a.cause = cause
 	}
 	a.end(grace, why)
 }
 
-// exitOf is how a child ended, in words of the launcher.
+// exitOf converts a child's wait status.
 func (a *attempt) exitOf(ws unix.WaitStatus) *launcher.Exit {
 	e := exitOf(ws, a.phase >= ending)
 	if e.ByUs && a.cause != "" {
@@ -464,8 +464,8 @@ func (a *attempt) exitOf(ws unix.WaitStatus) *launcher.Exit {
 	return e
 }
 
-// signal passes one on to a rank's process group, or to each one's. A rank that is still
-// to be started gets it then: on another node others may run already.
+// signal sends a signal to a rank's process group, or to all of them. A rank that has not
+// started yet gets it when it starts: on another node others may run already.
 func (a *attempt) signal(to int, sig syscall.Signal) error {
 	sent := a.phase == waiting
 	if sent {
@@ -490,7 +490,7 @@ func (a *attempt) signal(to int, sig syscall.Signal) error {
 	return nil
 }
 
-// input finds a living rank's input.
+// input finds the input of a running rank.
 func (a *attempt) input(of int) (*input, error) {
 	for _, r := range a.ranks {
 		if r.Rank.Rank == of && r.running() {

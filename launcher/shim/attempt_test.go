@@ -370,7 +370,7 @@ func TestExecFailures(t *testing.T) {
 		1: {Error: `exec "/no/such/program": not found`},
 		2: {Error: `exec "plain": permission denied: make it executable`},
 		3: {Error: fmt.Sprintf(`exec %q: its interpreter (the #! line, or the loader) is not found`, argv[3][0])},
-		4: {Error: fmt.Sprintf(`exec %q: no program for this machine (no #! line, or another architecture)`, argv[4][0])},
+		4: {Error: fmt.Sprintf(`exec %q: not a program for this machine (no #! line, or another architecture)`, argv[4][0])},
 		5: {Error: `exec "/bin/true": working folder "/no/such/folder": not found`},
 		6: {Code: 2},
 	}

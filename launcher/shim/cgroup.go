@@ -19,17 +19,17 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroup is one group that holds all ranks of an attempt and all they fork. The
-// shim itself is not in it.
+// cgroup is a group with all ranks of an attempt and all that they fork. The shim itself is
+// not in it.
 type cgroup struct {
 	path  string
-	dir   *os.File // what clone3 puts a child into; nil on v1
-	mount string   // of the hierarchy; "" when opened only to be ended
+	dir   *os.File // the folder that clone3 puts a child into; nil on v1
+	mount string   // of the hierarchy; "" if opened only to be ended
 }
 
-// makeCgroup makes sparkrun/NAME at the top of the tree or, where that isn't
-// ours to write, below our own group (a delegated one). v2 comes first, be it
-// alone or beside v1; else v1's freezer, which is used for its membership only.
+// makeCgroup makes sparkrun/NAME at the top of the tree or, if we may not write there,
+// below our own group (a delegated one). v2 comes first, alone or beside v1; else v1's
+// freezer, which is used for its membership only.
 func makeCgroup(root, name string) (*cgroup, error) {
 	mount, v2, err := cgroupMount(root)
 	if err != nil {
@@ -47,7 +47,7 @@ func makeCgroup(root, name string) (*cgroup, error) {
 	return nil, fmt.Errorf("make cgroup %s: %w", name, errors.Join(errs...))
 }
 
-// newCgroup makes a group, and those above it where they are missing.
+// newCgroup makes a group, and missing ones above it.
 func newCgroup(mount, path string) (*cgroup, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func newCgroup(mount, path string) (*cgroup, error) {
 	return c, err
 }
 
-// v2Path is where the group is; empty where there is none, or one of v1.
+// v2Path is the path of the group; empty if there is none, or one of v1.
 func (c *cgroup) v2Path() string {
 	if c == nil || c.dir == nil {
 		return ""
@@ -69,7 +69,7 @@ func (c *cgroup) v2Path() string {
 
 // openCgroup opens an existing group.
 func openCgroup(path string) (*cgroup, error) {
-	_, err := os.Stat(filepath.Join(path, "cgroup.events")) // v2 alone has it
+	_, err := os.Stat(filepath.Join(path, "cgroup.events")) // only v2 has it
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(path); err != nil {
 			return nil, err
@@ -97,7 +97,7 @@ func cgroupMount(root string) (path string, v2 bool, err error) {
 	return "", false, fmt.Errorf("find cgroups under %s: %w", root, fs.ErrNotExist)
 }
 
-// ownCgroup gives this thread's group; / where the kernel tells of none.
+// ownCgroup gives this thread's group; / if the kernel does not tell.
 func ownCgroup(v2 bool) string {
 	controller := "freezer"
 	if v2 {
@@ -107,9 +107,9 @@ func ownCgroup(v2 bool) string {
 	return cmp.Or(own, "/")
 }
 
-// fork calls f so that what it forks begins in the group: on v2 through
-// attr, on v1 by moving the forking thread there and back. A child that were
-// moved after its fork could have forked before.
+// fork calls f so that what it forks begins in the group: on v2 through attr, on v1 by
+// moving the forking thread there and back. A child that was moved after its fork could
+// have forked before.
 func (c *cgroup) fork(attr *unix.SysProcAttr, f func() (int, error)) (int, error) {
 	if c == nil {
 		return f()
@@ -120,7 +120,7 @@ func (c *cgroup) fork(attr *unix.SysProcAttr, f func() (int, error)) (int, error
 		attr.UseCgroupFD = false
 		switch err {
 		case unix.EACCES, unix.EPERM, unix.EBUSY, unix.ENOSYS, unix.EOPNOTSUPP, unix.ENODEV, unix.EINVAL:
-			return f() // clone3 or the group itself refused, or else exec did and will again
+			return f() // the exec would fail again, or else clone3 or the group itself refused
 		}
 		return pid, err
 	}
@@ -137,8 +137,8 @@ func (c *cgroup) fork(attr *unix.SysProcAttr, f func() (int, error)) (int, error
 	return pid, err
 }
 
-// procs lists the members, those of sub-groups included (a rank may make
-// some), without this process: on v1 its forking thread may be a guest.
+// procs lists the members, those of sub-groups included (a rank may make some), without
+// this process: on v1 its forking thread may be in the group for a moment.
 func (c *cgroup) procs() []int {
 	var pids []int
 	if c == nil {
@@ -146,7 +146,7 @@ func (c *cgroup) procs() []int {
 	}
 	_ = filepath.WalkDir(c.path, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
-			return nil //nolint:nilerr // a group that is gone has no processes
+			return nil //nolint:nilerr // a removed group has no processes
 		}
 		b, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		for f := range bytes.FieldsSeq(b) {
@@ -159,7 +159,7 @@ func (c *cgroup) procs() []int {
 	return pids
 }
 
-// populated tells whether a living process is left in it.
+// populated reports whether a living process is left in it.
 func (c *cgroup) populated() bool {
 	if c == nil {
 		return false
@@ -171,8 +171,8 @@ func (c *cgroup) populated() bool {
 	return len(c.procs()) > 0
 }
 
-// kill ends every member. v2's cgroup.kill (Linux 5.14) leaves no race with a
-// fork; without it the caller has to come again until nobody is left.
+// kill kills every member. v2's cgroup.kill (Linux 5.14) has no race with a fork; without
+// it the caller has to call again until no process is left.
 func (c *cgroup) kill() {
 	if c == nil {
 		return
@@ -183,8 +183,8 @@ func (c *cgroup) kill() {
 	c.killEach()
 }
 
-// killEach is kill in a group that is to have members again: who is forked into one that
-// cgroup.kill was written to is killed as it is forked (seen with Linux 6.18).
+// killEach is kill for a group that will have members again: after a write to cgroup.kill a
+// process forked into the group is killed as it is forked (seen with Linux 6.18).
 func (c *cgroup) killEach() {
 	if c == nil {
 		return
@@ -192,12 +192,12 @@ func (c *cgroup) killEach() {
 	for _, pid := range c.procs() {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
-	if c.dir == nil { // a member that somebody froze would not die
+	if c.dir == nil { // a frozen member would not die
 		_ = os.WriteFile(filepath.Join(c.path, "freezer.state"), []byte("THAWED"), 0)
 	}
 }
 
-// remove takes the group and its sub-groups away, deepest first.
+// remove removes the group and its sub-groups, deepest first.
 func (c *cgroup) remove() error {
 	if c == nil {
 		return nil

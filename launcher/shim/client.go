@@ -14,14 +14,14 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Key names the attempt whose shim this is.
+// Key names the shim's attempt.
 func (c *Client) Key() launcher.Key { return c.key }
 
-// Dir is where the shim lives.
+// Dir is the shim's folder.
 func (c *Client) Dir() string { return c.dir }
 
-// Cgroup gives the ranks' group of cgroup v2, as a path in the mounted tree; the
-// shim has made it by then. Empty: there is none, or the shim is older.
+// Cgroup gives the ranks' group of cgroup v2, as a path in the mounted tree; the shim has
+// made it by then. Empty: there is none, or the shim is older.
 func (c *Client) Cgroup(ctx context.Context) (string, error) {
 	resp, err := c.call(ctx, request{Op: opHello})
 	if err != nil || resp.Hello == nil {
@@ -30,11 +30,11 @@ func (c *Client) Cgroup(ctx context.Context) (string, error) {
 	return resp.Hello.Cgroup, nil
 }
 
-// Start has the ranks exec'd and returns once each was, or could not be: an
-// exec that fails is told by an Exited event with Exit.Error. A second Start
-// never execs anything again and gives nil, whatever ranks it names. ErrEnded:
-// the attempt was ended first; ErrRefused: an output file or the journal could
-// not be opened, nothing was exec'd, and Start may be tried again.
+// Start execs the ranks and returns once each was exec'd, or could not be: a failed exec is
+// reported by an Exited event with Exit.Error. A second Start never execs anything again
+// and returns nil, whatever ranks it names. ErrEnded: the attempt was ended first;
+// ErrRefused: an output file or the journal could not be opened, nothing was exec'd, and
+// Start may be called again.
 func (c *Client) Start(ctx context.Context, ranks []Rank) error {
 	op := opStart
 	if hasContainer(ranks) {
@@ -44,9 +44,9 @@ func (c *Client) Start(ctx context.Context, ranks []Rank) error {
 	return c.wrap("start", err)
 }
 
-// StartMore is Start for ranks that may come after others of the attempt. Whose number was
-// started before is passed over, so that a call without an answer may be repeated.
-// ErrEnded: the attempt's end has begun. ErrUnknownOp: the shim is older.
+// StartMore is Start for ranks that may come after others of the attempt. A rank that was
+// started before is skipped, so that a call without an answer may be repeated. ErrEnded:
+// the attempt's end has begun. ErrUnknownOp: the shim is older.
 func (c *Client) StartMore(ctx context.Context, ranks []Rank) error {
 	op := opStartMore
 	if hasContainer(ranks) {
@@ -56,61 +56,59 @@ func (c *Client) StartMore(ctx context.Context, ranks []Rank) error {
 	return c.wrap("start more of", err)
 }
 
-// Again starts ranks anew that have exited, once nothing of them is left, and returns when each was
-// exec'd, or could not be. Each rank's Again counts its incarnations before: one that has had this incarnation
-// already is passed over. ErrRefused: it has not had those before. ErrEnded: the attempt's end has
-// begun. ErrUnknownOp: the shim is older.
+// Again starts ranks again that have exited, once nothing of them is left, and returns when
+// each was exec'd, or could not be. Each rank's Again counts its incarnations before: a
+// rank that has had this incarnation already is skipped. ErrRefused: it has not had those
+// before. ErrEnded: the attempt's end has begun. ErrUnknownOp: the shim is older.
 func (c *Client) Again(ctx context.Context, ranks []Rank) error {
 	_, err := c.call(ctx, request{Op: opAgain, Ranks: ranks})
 	return c.wrap("start again of", err)
 }
 
-// End begins the end and returns: TERM to every process of the attempt, KILL
-// after grace (0 or more) to whatever is left. The Ended event tells when
-// nothing is. A later End may shorten the grace, never lengthen it. Before
-// Start it ends the attempt for good.
+// End begins the end and returns: TERM to every process of the attempt, KILL after grace (0
+// or more) to what is left. The Ended event says when nothing is. A later End may shorten
+// the grace, never lengthen it. Before Start it ends the attempt for good.
 func (c *Client) End(ctx context.Context, grace time.Duration) error {
 	_, err := c.call(ctx, request{Op: opEnd, Grace: grace})
 	return c.wrap("end", err)
 }
 
-// EndFor ends the attempt at once, by the node's own judgement: cause stands in
-// the exits of the ranks that run, in place of ByUs. An attempt that is being ended
-// already only ends sooner.
+// EndFor ends the attempt at once because the node has decided so: cause is in the exits of
+// the ranks that run, and ByUs is not. An attempt that is being ended already only ends
+// sooner.
 func (c *Client) EndFor(ctx context.Context, cause string) error {
 	_, err := c.call(ctx, request{Op: opEnd, Cause: cause})
 	return c.wrap("end", err)
 }
 
-// Lease lets the attempt go on until a moment of this machine's CLOCK_BOOTTIME: then
-// the shim ends it with its own grace, and cause stands in the exits as of EndFor.
-// A later moment renews it, an earlier one changes nothing. An attempt that never had a
-// lease runs for ever. ErrRefused: the moment has passed, or the end has begun.
-// ErrUnknownOp: the shim is older, and there is no lease.
+// Lease lets the attempt run until a moment of this machine's CLOCK_BOOTTIME: then the shim
+// ends it with its own grace, and the exits have cause as after EndFor. A later moment
+// renews the lease, an earlier one changes nothing. An attempt that never had a lease runs
+// for ever. ErrRefused: the moment has passed, or the end has begun. ErrUnknownOp: the shim
+// is older, and there is no lease.
 func (c *Client) Lease(ctx context.Context, until launcher.Uptime, cause string) error {
 	_, err := c.call(ctx, request{Op: opLease, Until: until, Cause: cause})
 	return c.wrap("give a lease to", err)
 }
 
-// Signal passes a signal to the process group of a rank, or with AllRanks of every
-// running rank. ErrNoRank: it isn't running.
+// Signal sends a signal to the process group of a rank, or with AllRanks of every running
+// rank. ErrNoRank: it is not running.
 func (c *Client) Signal(ctx context.Context, rank int, sig syscall.Signal) error {
 	_, err := c.call(ctx, request{Op: opSignal, Rank: &rank, Sig: sig})
 	return c.wrap("signal", err)
 }
 
-// Input writes to a rank that was started with one, and returns when all of it
-// is in the rank's pipe: as soon as the rank reads. offset counts what was
-// written before; what the rank has had already is passed over, so that a call
-// without an answer may be repeated. end closes it behind data. ErrNoRank:
-// nobody reads any more.
+// Input writes to a rank that was started with an input, and returns when all of it is in
+// the rank's pipe: as soon as the rank reads. offset counts what was written before; what
+// the rank has got already is skipped, so that a call without an answer may be repeated.
+// end closes the input after data. ErrNoRank: the rank does not read any more.
 func (c *Client) Input(ctx context.Context, rank int, offset int64, data []byte, end bool) error {
 	_, err := c.call(ctx, request{Op: opInput, Rank: &rank, Offset: offset, Data: data, End: end})
 	return c.wrap("write input of", err)
 }
 
-// InputAt tells how many bytes of input a rank has had: the offset with which
-// another writer than the one before goes on. ErrUnknownOp: the shim is older.
+// InputAt gives the number of bytes of input that a rank has got: the offset with which
+// another writer continues. ErrUnknownOp: the shim is older.
 func (c *Client) InputAt(ctx context.Context, rank int) (int64, error) {
 	resp, err := c.call(ctx, request{Op: opInputAt, Rank: &rank})
 	if err == nil && resp.At == nil {
@@ -122,15 +120,14 @@ func (c *Client) InputAt(ctx context.Context, rank int) (int64, error) {
 	return *resp.At, nil
 }
 
-// Resize tells a rank's terminal its size, and the rank SIGWINCH.
+// Resize sets the size of a rank's terminal, which sends the rank SIGWINCH.
 func (c *Client) Resize(ctx context.Context, rank int, w launcher.Window) error {
 	_, err := c.call(ctx, request{Op: opResize, Rank: &rank, Window: &w})
 	return c.wrap("resize terminal of", err)
 }
 
-// Release lets the shim exit, once what it knows is recorded elsewhere, and
-// returns when it has. ErrRunning: the attempt hasn't ended. ErrGone: the shim
-// went by itself.
+// Release lets the shim exit, once its record is kept elsewhere, and returns when it has.
+// ErrRunning: the attempt has not ended. ErrGone: the shim has exited by itself.
 func (c *Client) Release(ctx context.Context) error {
 	conn, off, err := c.dial(ctx)
 	if err != nil {
@@ -156,9 +153,9 @@ func (c *Client) Release(ctx context.Context) error {
 	return c.Close()
 }
 
-// Events calls fn with each event numbered from or higher, first the recorded
-// ones, then each as it happens. It returns nil after Ended, fn's error, or
-// ErrGone when the shim died: Replay has what it told.
+// Events calls fn with each event numbered from or higher, first the recorded ones, then
+// each as it happens. It returns nil after Ended, fn's error, or ErrGone when the shim
+// died: Replay has its journal.
 func (c *Client) Events(ctx context.Context, from int, fn func(Event) error) error {
 	conn, off, err := c.dial(ctx)
 	if err != nil {
@@ -184,8 +181,8 @@ func (c *Client) Events(ctx context.Context, from int, fn func(Event) error) err
 	}
 }
 
-// Close lets go of the shim. With Config.DieWithClient that ends the attempt;
-// otherwise the shim doesn't notice.
+// Close disconnects from the shim. With Config.DieWithClient that ends the attempt;
+// otherwise the shim does not notice.
 func (c *Client) Close() error {
 	if c.held == nil {
 		return nil
@@ -221,8 +218,8 @@ func (c *Client) call(ctx context.Context, req request) (response, error) {
 	return resp, cut(ctx, err)
 }
 
-// dial connects. The end of ctx closes the connection until off is called,
-// which gives false when it was too late.
+// dial connects. The end of ctx closes the connection until off is called, which returns
+// false if it was too late.
 func (c *Client) dial(ctx context.Context) (conn net.Conn, off func() bool, err error) {
 	err = atSocket(c.dir, func(path string) error {
 		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", path)
@@ -262,7 +259,7 @@ func readResponse(in *bufio.Reader) (response, error) {
 	return resp, nil
 }
 
-// cut gives a broken connection its meaning.
+// cut explains a broken connection.
 func cut(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

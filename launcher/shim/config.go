@@ -13,56 +13,54 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// How long leftovers are left alone: processes that live on after the rank they
-// come from has exited by itself.
+// How long leftovers may run: processes that outlive a rank that has exited by itself.
 const (
-	// OutputWait is given to what still holds a rank's output, and to whatever
-	// is left once every rank has exited. `exec > >(tee log)` needs
-	// milliseconds; a daemon would need for ever. After it comes SIGKILL.
+	// OutputWait is given to processes that still hold a rank's output, and to all that are
+	// left once every rank has exited. `exec > >(tee log)` needs milliseconds; a daemon
+	// would run for ever. After it comes SIGKILL.
 	OutputWait = 2 * time.Second
-	// outputCut is given after that kill, for a holder that is no descendant
-	// (the descriptor was passed through a socket): then the pipe is abandoned.
+	// outputCut is given after that kill, for a holder that is no descendant (the
+	// descriptor was passed through a socket): then the pipe is abandoned.
 	outputCut = time.Second
 )
 
-// Config is what a shim is told by Spawn, as it comes up.
+// Config is what Spawn sends a shim at its start.
 type Config struct {
-	// Key names the attempt. It is in every answer to hello, so that a client never
-	// talks to the shim of another attempt.
+	// Key names the attempt. It is in every answer to hello, so that a client never talks
+	// to the shim of another attempt.
 	Key launcher.Key `json:"key"`
-	// LogDir gets rank-N.out and rank-N.err (mode 0600). Absolute; it is made,
-	// with mode 0700, where it is missing.
+	// LogDir gets rank-N.out and rank-N.err (mode 0600). Absolute; it is made, with mode
+	// 0700, if it is missing.
 	LogDir string `json:"log_dir"`
 	// MaxOutput bounds what is kept of each stream of a rank, in bytes. 0 means
 	// DefaultMaxOutput.
 	MaxOutput int64 `json:"max_output,omitempty"`
-	// Grace lies between TERM and KILL when the shim ends the attempt by its own
-	// decision: SIGTERM to the shim, DieWithClient, EndOnFailure. An End order
-	// brings its own. 0 means launcher.DefaultGrace.
+	// Grace is the time between TERM and KILL when the shim itself ends the attempt:
+	// SIGTERM to the shim, DieWithClient, EndOnFailure. An End order has its own. 0 means
+	// launcher.DefaultGrace.
 	Grace time.Duration `json:"grace,omitempty"`
-	// UID, GID and Groups are what the ranks run as; nil UID: as the shim does.
-	// Setting them takes root. Groups are the supplementary ones, all of them.
+	// UID, GID and Groups are what the ranks run as; nil UID: as the shim does. Setting
+	// them needs root. Groups are the supplementary ones, all of them.
 	UID    *uint32  `json:"uid,omitempty"`
 	GID    *uint32  `json:"gid,omitempty"`
 	Groups []uint32 `json:"groups,omitempty"`
-	// DieWithClient ends the attempt when the connection that Spawn keeps open
-	// drops: standalone mode, where nobody else would end it. The shim then
-	// exits after the end without waiting for Release.
+	// DieWithClient ends the attempt when the connection that Spawn keeps open drops:
+	// standalone mode, where nothing else would end it. After the end the shim then exits
+	// without waiting for Release.
 	DieWithClient bool `json:"die_with_client,omitempty"`
-	// EndOnFailure ends the attempt once one rank has exited otherwise than by 0.
-	// False leaves that to whoever sees the other nodes' ranks too.
+	// EndOnFailure ends the attempt once one rank has exited otherwise than by 0. False
+	// leaves that decision to whoever sees the other nodes' ranks too.
 	EndOnFailure bool `json:"end_on_failure,omitempty"`
-	// StartTimeout is how long the shim waits for Start. Then it records the
-	// end and exits, and nothing was ever exec'd. 0 means
-	// launcher.DefaultStartTimeout.
+	// StartTimeout is how long the shim waits for Start. Then it records the end and exits,
+	// and nothing was ever exec'd. 0 means launcher.DefaultStartTimeout.
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
-	// Cgroup is the name, below sparkrun/ in the cgroup tree, of a group made
-	// for the ranks. It must be unique on this kernel (two simulated nodes
-	// share one). Empty: none. Where none can be made the attempt goes without,
-	// and is ended by walking its descendants.
+	// Cgroup is the name, below sparkrun/ in the cgroup tree, of a group made for the
+	// ranks. It must be unique on this kernel (two simulated nodes share one). Empty: none.
+	// If none can be made the attempt runs without one, and is ended by walking its
+	// descendants.
 	Cgroup string `json:"cgroup,omitempty"`
-	// Stays: the attempt does not end with its last rank, which may come again, but when it is told
-	// to. What ranks leave behind is killed all the same.
+	// Stays: the attempt does not end with its last rank, which may start again, but only
+	// on an End. What ranks leave behind is killed all the same.
 	Stays bool `json:"stays,omitempty"`
 }
 
@@ -95,28 +93,28 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Rank is one process to exec. Nothing is added to it but the variable
-// SPARKRUN_GANG, by which Reap finds what a killed shim left.
+// Rank is one process to exec. Nothing is added to it except the variable SPARKRUN_GANG, by
+// which Reap finds what a killed shim left.
 type Rank struct {
 	Rank      int      `json:"rank"`       // in the world; names the output files
 	LocalRank int      `json:"local_rank"` // on this node
 	Argv      []string `json:"-"`          // argv[0] without a slash is looked up in Env's PATH
-	Env       []string `json:"-"`          // whole: nothing is inherited
+	Env       []string `json:"-"`          // complete: nothing is inherited
 	Dir       string   `json:"-"`          // absolute
 
 	Stdin bool             `json:"stdin,omitempty"` // has an input, which Client.Input writes; else an empty one
-	TTY   *launcher.Window `json:"tty,omitempty"`   // a terminal for all three, its input included
+	TTY   *launcher.Window `json:"tty,omitempty"`   // a terminal for all three, input included
 	launcher.RankOptions
 	CPUs []int `json:"cpus,omitempty"` // that it may run on, by RankOptions.BindTo; none: any
 
-	// in a container; nil: on the host. RankOptions and CPUs are its Spec's then
+	// in a container; nil: on the host. RankOptions and CPUs are then in its Spec
 	Container *Container `json:"box,omitempty"`
 	PMI       *PMI       `json:"pmi,omitempty"` // it has a process manager; nil: none
 	// Again counts the incarnations of this rank before this one, all of them over.
 	Again int `json:"again,omitempty"`
 }
 
-// PMI is what the shim, as an MPI rank's process manager, has to know beside the rank.
+// PMI is what the shim, as an MPI rank's process manager, has to know besides the rank.
 type PMI struct {
 	Size    int    `json:"size"`    // ranks in the world
 	Mapping string `json:"mapping"` // which are on which node: mpi.Mapping
@@ -132,7 +130,7 @@ func validRanks(ranks []Rank) error {
 		case r.Rank < 0 || seen[r.Rank]:
 			return fmt.Errorf("rank %d: negative or given twice", r.Rank)
 		case r.Again < 0:
-			return fmt.Errorf("rank %d: %d lives before this one", r.Rank, r.Again)
+			return fmt.Errorf("rank %d: %d incarnations before this one", r.Rank, r.Again)
 		case len(r.Argv) == 0 || r.Argv[0] == "":
 			return fmt.Errorf("rank %d: no command", r.Rank)
 		case !filepath.IsAbs(r.Dir):
@@ -166,7 +164,7 @@ func hasNUL(ss []string) bool {
 	return false
 }
 
-// wireRank is a Rank as the protocol writes it: its strings may be any bytes.
+// wireRank is a Rank in the protocol: its strings may be any bytes.
 type wireRank struct {
 	rankFields
 	Argv []text `json:"argv"`
@@ -174,10 +172,10 @@ type wireRank struct {
 	Dir  text   `json:"dir"`
 }
 
-// rankFields are a Rank's without its methods.
+// rankFields is a Rank without its methods.
 type rankFields Rank
 
-// MarshalJSON writes what PROTOCOL.md calls a rank.
+// MarshalJSON writes a rank as PROTOCOL.md has it.
 func (r Rank) MarshalJSON() ([]byte, error) {
 	return marshal(wireRank{rankFields(r), texts(r.Argv), texts(r.Env), text(r.Dir)})
 }
@@ -193,8 +191,8 @@ func (r *Rank) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// text is a string of any bytes: arguments, variables and paths need not be
-// UTF-8, and JSON would quietly replace what is not.
+// text is a string of any bytes: arguments, variables and paths need not be UTF-8, and JSON
+// would silently replace what is not.
 type text string
 
 func (t text) MarshalJSON() ([]byte, error) {
@@ -236,8 +234,8 @@ func untexts(ts []text) []string {
 	return ss
 }
 
-// marshal is json.Marshal without the escapes meant for HTML: a person reads
-// journals, and `>` is common in commands.
+// marshal is json.Marshal without the escapes meant for HTML: people read journals, and `>`
+// is common in commands.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -16,20 +16,20 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// confineArg in DIR's place makes the shim's program the first half of a rank's
-// exec: limits bind a whole process, and raising them takes the privilege that
-// the rank itself won't have. So they are set between fork and exec, in a
-// process that is the rank already: same PID, cgroup, session, descriptors.
+// confineArg instead of DIR makes the shim's program the first half of a rank's exec:
+// limits apply to a whole process, and raising them takes the privilege that the rank
+// itself will not have. So they are set between fork and exec, in a process that is the
+// rank already: same PID, cgroup, session, descriptors.
 const confineArg = "@rank"
 
-// The descriptors it has beside the rank's own three.
+// Its descriptors beside the rank's own three.
 const (
 	confineIn  = 3 // its confinement, as JSON, to the end
-	confineOut = 4 // what failed; nothing where the exec went through
-	// 5 is the rank's own: its way to its process manager.
+	confineOut = 4 // the error; nothing if the exec succeeded
+	// 5 is the rank's own: its connection to its process manager.
 )
 
-// confinement is all that has to happen before the program runs.
+// confinement is what has to happen before the program runs.
 type confinement struct {
 	launcher.RankOptions
 	CPUs   []int
@@ -56,14 +56,14 @@ var resources = map[string]int{
 	"rttime": unix.RLIMIT_RTTIME, "sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
 }
 
-// confine becomes the rank. It returns only when that failed.
+// confine execs the rank in this process. It returns only if that failed.
 func confine() int {
 	in, out := os.NewFile(confineIn, "confinement"), os.NewFile(confineOut, "exec error")
 	unix.CloseOnExec(confineIn)
 	unix.CloseOnExec(confineOut)
 	var c confinement
 	if err := json.NewDecoder(in).Decode(&c); err != nil {
-		return 1 // the shim died before it could tell: so do we
+		return 1 // the shim died before it could send it: so do we
 	}
 	what, err := c.become()
 	var no syscall.Errno
@@ -74,10 +74,10 @@ func confine() int {
 	return 1
 }
 
-// become sets what binds the process, then who it is, then where: as root
-// might not even see a home on NFS.
+// become sets the limits, then the user, then the folder: root might not even see a home on
+// NFS.
 func (c confinement) become() (what string, err error) {
-	runtime.LockOSThread() // processors are a thread's, and this one execs
+	runtime.LockOSThread() // CPU affinity is a thread's, and this one execs
 	if len(c.CPUs) > 0 {
 		var set unix.CPUSet
 		for _, cpu := range c.CPUs {
@@ -88,8 +88,8 @@ func (c confinement) become() (what string, err error) {
 		}
 	}
 	for _, u := range c.Ulimits {
-		// Package syscall's, which knows that the runtime has raised nofile for
-		// itself and would else put it back at the exec.
+		// Package syscall's Setrlimit knows that the runtime has raised nofile for itself;
+		// else the runtime would restore it at the exec.
 		limit := syscall.Rlimit{Cur: limitOf(u.Soft), Max: limitOf(u.Hard)}
 		if err := syscall.Setrlimit(resources[u.Name], &limit); err != nil {
 			return "ulimit " + u.String(), err
@@ -106,13 +106,13 @@ func (c confinement) become() (what string, err error) {
 		}
 	}
 	if err := syscall.Chdir(string(c.Dir)); err != nil {
-		return "", err // execError looks at the folder
+		return "", err // execError checks the folder
 	}
 	return "", syscall.Exec(string(c.Path), untexts(c.Argv), untexts(c.Env))
 }
 
-// MayLimit refuses limits above this process's own where it lacks the privilege to raise them (setrlimit(2)): the
-// shim would find out when other ranks have been started.
+// MayLimit refuses limits above this process's own if it lacks the privilege to raise them
+// (setrlimit(2)): the shim would find that out only after other ranks have started.
 func MayLimit(limits []launcher.Ulimit) error {
 	for _, u := range limits {
 		var own unix.Rlimit
@@ -146,8 +146,8 @@ func limitOf(n int64) uint64 {
 	return uint64(n)
 }
 
-// forkConfined forks a rank that has limits or processors of its own, and
-// waits until it has exec'd. attr is as for a rank without.
+// forkConfined forks a rank that has limits or processors of its own, and waits until it
+// has exec'd. attr is as for other ranks.
 func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.ProcAttr, pmi *int) (pid int, err error) {
 	inR, inW, err := os.Pipe()
 	if err != nil {
@@ -174,18 +174,18 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 	}
 	c := confinement{RankOptions: r.RankOptions, CPUs: r.CPUs, UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups,
 		Path: text(path), Argv: texts(r.Argv), Env: texts(attr.Env), Dir: text(r.Dir)}
-	_ = json.NewEncoder(inW).Encode(c) // one that was killed meanwhile reads nothing
+	_ = json.NewEncoder(inW).Encode(c) // a killed process reads nothing
 	told, _ := io.ReadAll(outR)
 	var s confineFailure
 	switch {
-	case len(told) == 0: // it is the rank now, or dead, which waitpid tells
+	case len(told) == 0: // it is the rank now, or dead, which waitpid reports
 		return pid, nil
 	case json.Unmarshal(told, &s) != nil:
 		return 0, fmt.Errorf("exec %q: %s", r.Argv[0], told)
 	case s.What == "":
-		return 0, execError(r, path, cfg.UID, s.Errno)
+		return 0, explainExec(r, path, cfg.UID, s.Errno)
 	case s.Errno == syscall.EPERM:
-		return 0, fmt.Errorf("%s: %w: it is above what the agent itself may have: raise it in its unit "+
+		return 0, fmt.Errorf("%s: %w: the agent's own limit is lower: raise it in its unit "+
 			"(LimitNOFILE= and the like), or ask for less", s.What, s.Errno)
 	}
 	return 0, fmt.Errorf("%s: %w", s.What, s.Errno)

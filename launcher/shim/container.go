@@ -19,31 +19,31 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// Container has a rank run in a container. The rank's command, environment and folder
-// are those in the container; its user, limits and processors are the Spec's.
+// Container runs a rank in a container. The rank's command, environment and folder are
+// those in the container; its user, limits and processors are the Spec's.
 type Container struct {
 	Socket string         `json:"socket"` // of the engine
 	Spec   container.Spec `json:"spec"`   // the shim adds its mark
 
-	session bool // a command beside the rank's, in the container that is there
+	session bool // a command beside the rank's, in its container
 }
 
-// contained is a rank's container, as long as something of it is there. Only the
-// attempt's loop touches it.
+// contained is a rank's container, until nothing of it is left. Only the attempt's loop
+// touches it.
 type contained struct {
 	id   string
-	pid  int       // the program's on the host; 0: not known
+	pid  int       // of the program on the host; 0: not known
 	init proc.Stat // its first process, with which the kernel ends all others
-	fd   *os.File  // pidfd of that; nil: there was no descriptor left for one
-	gone bool      // that process is
+	fd   *os.File  // pidfd of that process; nil: descriptors ran out
+	gone bool      // the first process is gone
 }
 
-// lives tells whether a process may be left in the rank's container.
+// lives reports whether a process may be left in the rank's container.
 func (r *rank) lives() bool { return r.contained != nil && !r.contained.gone }
 
 // forkContained forks the outer half of a container in the rank's place, and waits until
-// the program runs in it. It has no user but ours, for it needs the engine. An exec session's has no
-// container of its own.
+// the program runs in it. It runs as our own user, for it needs the engine. That of an exec
+// session has no container of its own.
 func forkContained(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi *int) (pid int, b *contained,
 	err error) {
 	orderR, orderW, err := os.Pipe()
@@ -77,12 +77,12 @@ func forkContained(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi 
 		More: pmi != nil, Command: container.Command{
 			Argv: blobs(r.Argv), Env: blobs(env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
 	o.Spec.Mark = markName + "=" + mark
-	_ = json.NewEncoder(orderW).Encode(o) // one that was killed meanwhile reads nothing
+	_ = json.NewEncoder(orderW).Encode(o) // a killed process reads nothing
 	orderW.Close()
 	told, _ := io.ReadAll(answerR)
 	var answer container.Answer
 	switch {
-	case len(told) == 0: // it was killed, which waitpid tells
+	case len(told) == 0: // it was killed, which waitpid reports
 		return pid, nil, nil
 	case json.Unmarshal(told, &answer) != nil:
 		return 0, nil, fmt.Errorf("start a container: %s", told)
@@ -105,15 +105,15 @@ func forkContained(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi 
 // exitNoProgram is a shell's code for a command that it did not find.
 const exitNoProgram = 127
 
-// noProgramError is errNoProgram in a container's words.
+// noProgramError is errNoProgram with a container's text.
 type noProgramError string
 
 func (e noProgramError) Error() string { return string(e) }
 
 func (noProgramError) Is(err error) bool { return err == errNoProgram }
 
-// watched is a container with that first process, which may be gone already, and with it all that was
-// in the container.
+// watched is a container with that first process, which may be gone already, and with it
+// all processes of the container.
 func watched(id string, init int) *contained {
 	b := &contained{id: id}
 	fd, err := unix.PidfdOpen(init, unix.PIDFD_NONBLOCK)
@@ -134,7 +134,7 @@ func blobs(ss []string) [][]byte {
 	return out
 }
 
-// askAgain is between two looks for a process that cannot be watched.
+// askAgain is the polling interval for a process that cannot be watched.
 const askAgain = 200 * time.Millisecond
 
 // attend tells the loop when the container's first process is gone.
@@ -146,7 +146,7 @@ func (a *attempt) attend(b *contained) {
 	if err != nil {
 		a.log.Error("watch container", "container", b.id, "error", err)
 	}
-	for err != nil && b.there() { // nobody tells, so it has to be asked for
+	for err != nil && b.there() { // there is no pidfd, so poll
 		time.Sleep(askAgain)
 	}
 	a.in <- func() {
@@ -157,7 +157,7 @@ func (a *attempt) attend(b *contained) {
 	}
 }
 
-// awaitEnd waits for what the kernel tells; an error says that it does not.
+// awaitEnd waits for the pidfd; an error says that there is none.
 func (b *contained) awaitEnd() error {
 	if b.fd == nil {
 		return errors.New("no descriptor was left to watch it by")
@@ -178,8 +178,8 @@ func (b *contained) awaitEnd() error {
 	return errors.Join(err, perr)
 }
 
-// there tells whether the first process is, or may be: without a descriptor left, of a process that
-// is there nothing more can be read.
+// there reports whether the first process exists, or may: without a descriptor left nothing
+// can be read of it.
 func (b *contained) there() bool {
 	if unix.Kill(b.init.PID, 0) == unix.ESRCH {
 		return false
@@ -188,9 +188,9 @@ func (b *contained) there() bool {
 	return !ok || !p.Dead() && (b.init.Ticks == 0 || p.Ticks == b.init.Ticks)
 }
 
-// kill ends everything in the container. A PID that has come round again is not meant: the descriptor
-// is of that process alone, and without one it has to be as old. Where neither can be had, the outer
-// half's end is the container's as well.
+// kill ends everything in the container. It must not hit a reused PID: the pidfd is of that
+// process alone, and without one the start time must match. If neither is available, the
+// outer half's end is the container's as well.
 func (b *contained) kill() {
 	switch {
 	case b == nil || b.gone:
@@ -205,12 +205,12 @@ func (b *contained) kill() {
 	}
 }
 
-// removeWait bounds the removal of containers in which nobody is left. What an engine
-// does not remove by then is left to the agent's sweep.
+// removeWait bounds the removal of containers without processes. What an engine has not
+// removed by then is left to the agent's sweep.
 const removeWait = 10 * time.Second
 
-// emptied tells whether all containers are gone, from the engine too; it has them
-// removed, once, by their names: those of which nothing was told are meant too.
+// emptied reports whether all containers are gone, from the engine too. It has them
+// removed, once, by name, including those of which nothing was reported.
 func (a *attempt) emptied() bool {
 	var with []*rank
 	var containers []*Container
@@ -224,11 +224,11 @@ func (a *attempt) emptied() bool {
 	}
 	if len(containers) > 0 && !a.removing {
 		a.removing = true
-		go func() { // its join is removing
+		go func() { // joined by removing
 			err := removeAll(containers)
 			a.in <- func() {
 				if err != nil {
-					a.log.Warn("containers stay, with nobody in them", "error", err)
+					a.log.Warn("containers without processes are left", "error", err)
 				}
 				for _, r := range with { // more may have come since
 					r.removed = true

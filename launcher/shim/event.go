@@ -13,7 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Kind says what an Event reports. A reader passes over kinds it doesn't know.
+// Kind says what an Event reports. A reader ignores kinds that it does not know.
 type Kind string
 
 const (
@@ -21,44 +21,44 @@ const (
 	Started    Kind = "started"     // one rank has been exec'd
 	OutputLost Kind = "output-lost" // a gap in one rank's output file
 	Exited     Kind = "exited"      // one rank has ended: waitpid and the end of its output
-	Stuck      Kind = "stuck"       // KILL was sent and somebody stays, as Why says; Ended comes all the same once he is gone
+	Stuck      Kind = "stuck"       // KILL was sent and a process is left, as Why says; Ended comes once it is gone
 	Ended      Kind = "ended"       // no process of the attempt is left, and none will start; always the last
 )
 
 // AllRanks is the Rank of an event that concerns no single rank.
 const AllRanks = -1
 
-// Event is one line of the journal: first written there, then told.
+// Event is one line of the journal: first written there, then sent.
 type Event struct {
 	Seq  int       `json:"seq"` // from 1, without gaps
 	Time time.Time `json:"time"`
 	Kind Kind      `json:"kind"`
 	Rank int       `json:"rank"` // AllRanks for Starting, Stuck and Ended
-	// PID is the rank's process, in Started and, where it ran, in Exited.
+	// PID is the rank's process, in Started and, if it ran, in Exited.
 	PID int `json:"pid,omitempty"`
-	// Exited: of a rank in a container the program's PID, for which PID stands
+	// Exited, of a rank in a container: the program's PID, for which PID stands
 	ContainerPID int            `json:"boxed,omitempty"`
 	Again        int            `json:"again,omitempty"` // Started, Exited: the rank's incarnations before this one
 	Exit         *launcher.Exit `json:"exit,omitempty"`  // Exited; Time is then that of waitpid
 	Lost         *Lost          `json:"lost,omitempty"`  // OutputLost
-	// Ended: what brought the end about, in words; Stuck: who stays, and where
+	// Ended: what began the end; Stuck: which process is left, and where it waits
 	Why string `json:"why,omitempty"`
-	// Trace is in Starting, Ticks in Started: what Reap goes by.
+	// Trace is in Starting, Ticks in Started: what Reap needs.
 	Trace *Trace `json:"trace,omitempty"`
 	Ticks uint64 `json:"ticks,omitempty"` // start time in /proc/PID/stat: tells a PID from its reuse
 }
 
-// Lost is one gap in an output file: Bytes that should stand at Offset don't.
-// A gap is told when it opens and again, with the final count, when it closes:
-// the later event with the same Stream and Offset replaces the earlier.
+// Lost is one gap in an output file: Bytes that should be at Offset are not. A gap is
+// reported when it opens and again, with the final count, when it closes: the later event
+// with the same Stream and Offset replaces the earlier.
 type Lost struct {
 	Stream string `json:"stream"` // "out" or "err"
-	Offset int64  `json:"offset"` // in bytes from the file's begin
+	Offset int64  `json:"offset"` // in bytes from the start of the file
 	Bytes  int64  `json:"bytes"`
 	Error  string `json:"error"` // why, for example "no space left on device"
 }
 
-// Trace is what an attempt can be found by when its shim is dead.
+// Trace is how an attempt is found when its shim is dead.
 type Trace struct {
 	Boot   string `json:"boot"`             // after another boot no process is left
 	Mark   string `json:"mark"`             // value of SPARKRUN_GANG in each rank's environment
@@ -72,9 +72,9 @@ const (
 	logName     = "shim.log"
 )
 
-// Replay reads the journal of a shim, dead or alive. A line cut short by the
-// shim's death was never told to anybody and is left out. No journal at all
-// gives no events: nothing was ever exec'd.
+// Replay reads the journal of a shim, dead or alive. A line cut short by the shim's death
+// was never sent to anybody and is left out. Without a journal there are no events: nothing
+// was ever exec'd.
 func Replay(dir string) ([]Event, error) {
 	b, err := os.ReadFile(filepath.Join(dir, journalName))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -8,24 +8,23 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Exec is a command to run in a rank's place.
+// Exec is a command to run beside a rank: an exec session.
 type Exec struct {
-	// Session names it among those that run, for ExecInput and the like: 1 to 64
-	// bytes, the caller's choice.
+	// Session names it among those that run, for ExecInput and the like: 1 to 64 bytes,
+	// chosen by the caller.
 	Session string
-	Rank    int // that runs, and lends its user, folder, environment, cgroup, limits
+	Rank    int // a running one, whose user, folder, environment, cgroup and limits it gets
 	Argv    []string
-	Env     []string         // NAME=VALUE in place of what the rank has of that name
+	Env     []string         // NAME=VALUE, replacing the rank's
 	Stdin   bool             // has an input; else an empty one
 	TTY     *launcher.Window // a terminal for all three, input included
 }
 
-// Exec runs a command in the place of a rank and returns how it ended. began is
-// called once it runs, then out with what it writes; an error of either ends it,
-// as does the end of ctx: TERM, KILL after the attempt's grace. It ends with the
-// attempt, too. An Exit with an Error never ran: its Code is 127 where the command
-// was not found, else 126. ErrNoRank: that rank isn't running. ErrUnknownOp: the
-// shim is older.
+// Exec runs a command beside a rank and returns how it ended. began is called once it runs,
+// then out with its output; an error of either ends it, as does the end of ctx: TERM, KILL
+// after the attempt's grace. It ends with the attempt, too. An Exit with an Error never
+// ran: its Code is 127 if the command was not found, else 126. ErrNoRank: that rank is not
+// running. ErrUnknownOp: the shim is older.
 func (c *Client) Exec(ctx context.Context, e Exec, began func() error,
 	out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
 	conn, off, err := c.dial(ctx)
@@ -66,13 +65,13 @@ func (c *Client) ExecInput(ctx context.Context, session string, offset int64, da
 	return c.wrap("write input of an exec session of", err)
 }
 
-// ExecSignal passes a signal to an exec session's process group.
+// ExecSignal sends a signal to an exec session's process group.
 func (c *Client) ExecSignal(ctx context.Context, session string, sig syscall.Signal) error {
 	_, err := c.call(ctx, request{Op: opExecSignal, Session: session, Sig: sig})
 	return c.wrap("signal an exec session of", err)
 }
 
-// ExecResize tells an exec session's terminal its size.
+// ExecResize sets the size of an exec session's terminal.
 func (c *Client) ExecResize(ctx context.Context, session string, w launcher.Window) error {
 	_, err := c.call(ctx, request{Op: opExecResize, Session: session, Window: &w})
 	return c.wrap("resize terminal of an exec session of", err)

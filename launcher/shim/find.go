@@ -9,11 +9,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// Rouse signals the shim of dir past its socket, which may have been removed
-// with its folder, or have nobody behind it because the shim was stopped: sig,
-// then CONT. TERM has a shim end its attempt, with its own grace. It tells whether
-// one was found.
-func Rouse(dir string, sig syscall.Signal) bool {
+// SignalShim signals the shim of dir directly, for its socket may have been removed with its
+// folder, or not answer because the shim was stopped: sig, then CONT. TERM makes a shim end
+// its attempt, with its own grace. It reports whether a shim was found.
+func SignalShim(dir string, sig syscall.Signal) bool {
 	for _, pid := range Living(filepath.Dir(dir))[filepath.Base(dir)] {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
@@ -21,7 +20,7 @@ func Rouse(dir string, sig syscall.Signal) bool {
 		}
 		defer unix.Close(fd)
 		if shimDir(pid) != dir {
-			continue // the number has gone to another meanwhile
+			continue // the PID was reused meanwhile
 		}
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 		_ = unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
@@ -30,7 +29,7 @@ func Rouse(dir string, sig syscall.Signal) bool {
 	return false
 }
 
-// Suspended tells whether a signal has stopped a rank that the journal says runs.
+// Suspended reports whether a signal has stopped a rank that runs according to the journal.
 func Suspended(told []Event) bool {
 	running := map[int]proc.Stat{}
 	for _, ev := range told {
@@ -50,8 +49,8 @@ func Suspended(told []Event) bool {
 	return false
 }
 
-// Living finds by the process table which folders below parent have shims,
-// also where the folders are gone.
+// Living finds by the process table which folders below parent have shims, even if the
+// folders are gone.
 func Living(parent string) map[string][]int {
 	found := map[string][]int{}
 	procs, _ := proc.Here.All()
@@ -63,8 +62,8 @@ func Living(parent string) map[string][]int {
 	return found
 }
 
-// shimDir is the folder in a shim's command line. Another mount namespace has
-// another /run: its shims are not ours.
+// shimDir is the folder in a shim's command line. Another mount namespace has another /run:
+// its shims are not ours.
 func shimDir(pid int) string {
 	argv := proc.Here.Args(pid)
 	if len(argv) != 3 || argv[0] != "sparkrun" || argv[1] != "shim" || !proc.Here.SameMounts(pid) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journal is the append-only record of one attempt. It is never synced: it has to
-// outlive the shim, not the kernel, for no process outlives the kernel either.
+// journal is the append-only record of one attempt. It is never synced: it has to outlive
+// the shim, not the kernel, for no process outlives the kernel either.
 type journal struct {
 	f    *os.File
 	size int64
@@ -21,8 +21,8 @@ type journal struct {
 	more   chan struct{} // closed and replaced with each event
 }
 
-// openJournal refuses a journal with anything in it, be it half a line: then
-// another shim lived here and its ranks may have run.
+// openJournal refuses a journal with anything in it, be it half a line: then another shim
+// ran here and its ranks may have run.
 func openJournal(dir string) (*journal, error) {
 	f, err := os.OpenFile(filepath.Join(dir, journalName), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
@@ -39,18 +39,18 @@ func openJournal(dir string) (*journal, error) {
 	return &journal{f: f, more: make(chan struct{})}, nil
 }
 
-// reserve takes the space that the events of n ranks need, so that a full
-// /run refuses a start instead of losing exit codes.
+// reserve allocates the space that the events of n ranks need, so that a full /run refuses
+// a start instead of losing exit codes.
 func (j *journal) reserve(n int) error {
 	err := unix.Fallocate(int(j.f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, int64(4096+1024*n))
 	if err == unix.ENOSPC || err == unix.EDQUOT {
 		return fmt.Errorf("reserve journal %s: %w: free some space there", j.f.Name(), err)
 	}
-	return nil // a filesystem that can't reserve is no reason to refuse
+	return nil // a file system that cannot reserve is no reason to refuse
 }
 
-// write appends one event and tells it. When the append fails nothing is told
-// and the file is as before.
+// write appends one event and sends it. If the append fails nothing is sent and the file is
+// as before.
 func (j *journal) write(e Event) error {
 	line, err := j.prepare(&e)
 	if err != nil {
@@ -68,8 +68,8 @@ func (j *journal) write(e Event) error {
 	return nil
 }
 
-// record is write for what has happened already: it is told even when it can't
-// be kept, and the error is for the log.
+// record is write for what has happened already: it is sent even if it cannot be kept, and
+// the error is for the log.
 func (j *journal) record(e Event) error {
 	err := j.write(e)
 	if err != nil {
@@ -99,7 +99,7 @@ func (j *journal) tell(e Event) {
 	j.more = make(chan struct{})
 }
 
-// since gives the events from number seq on, and what closes at the next one.
+// since gives the events from number seq on, and a channel that closes at the next one.
 func (j *journal) since(seq int) ([]Event, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -11,11 +11,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// term sends TERM once to each living descendant, then CONT: one that is
-// stopped finds the TERM pending when it wakes. Ranks' process groups get it
-// whole, which the kernel makes atomic against fork; whoever left them is
-// found below the shim. The table is read twice because a process whose parent
-// dies meanwhile escapes one reading.
+// term sends TERM once to each living descendant, then CONT: a stopped process finds the
+// TERM pending when it wakes. The ranks' process groups get it as a whole, which the kernel
+// makes atomic against fork; processes that left them are found below the shim. The table
+// is read twice because a process whose parent dies meanwhile escapes one reading.
 func (a *attempt) term() {
 	groups := map[int]bool{}
 	for _, r := range a.ranks {
@@ -31,8 +30,8 @@ func (a *attempt) term() {
 			case pass == 0:
 				before[p.Born()] = true
 			case before[p.Born()]:
-				// Only who was in its group before the signal and after it has
-				// surely had it: a handler may fork another into the group, and one
+				// Only a process that was in its group before the signal and after it has
+				// surely had it: a handler may fork another one into the group, and one
 				// that was seen there may have left it by setsid in time to miss it.
 				a.termed[p.Born()] = true
 			}
@@ -51,9 +50,9 @@ func termGroup(r *rank) {
 	_ = unix.Kill(-r.pid, unix.SIGCONT)
 }
 
-// termOrphans passes TERM on to what was forked behind the back of term and
-// has lost its parent since. A child whose parent lives may be what that one
-// cleans up with, and is left to it.
+// termOrphans sends TERM to processes that were forked while term ran and have lost their
+// parent since. A child whose parent lives may be part of that one's cleaning up, and is
+// left to it.
 func (a *attempt) termOrphans() {
 	procs, _ := proc.Here.All()
 	living := map[int]bool{}
@@ -73,8 +72,8 @@ func (a *attempt) termOrphans() {
 	a.termEach(append(orphans, below(procs, roots, nil)...))
 }
 
-// termEach passes over who has had it: twice would read as impatience to some
-// programs.
+// termEach skips processes that have had it: some programs take a second TERM as
+// impatience.
 func (a *attempt) termEach(procs []proc.Stat) {
 	for _, p := range procs {
 		if a.termed[p.Born()] {
@@ -86,9 +85,9 @@ func (a *attempt) termEach(procs []proc.Stat) {
 	}
 }
 
-// kill sends KILL to everything, once. A process that was forked behind its
-// back is found by the next pass, which follows each death: a killed process
-// can finish no fork, and what it left becomes the shim's child.
+// kill sends KILL to everything, once. A process that was forked meanwhile is found by the
+// next pass, which follows each death: a killed process cannot finish a fork, and what it
+// left becomes the shim's child.
 func (a *attempt) kill() {
 	if a.cfg.Stays && a.phase < ending {
 		a.cg.killEach()
@@ -103,8 +102,8 @@ func (a *attempt) kill() {
 	}
 }
 
-// killHolders ends what a rank that has exited left behind and what still
-// holds its output. Descendants of living ranks are not looked at.
+// killHolders ends what an exited rank left behind and what still holds its output.
+// Descendants of running ranks are not touched.
 func (a *attempt) killHolders(r *rank) {
 	r.contained.kill()
 	living := map[int]bool{}
@@ -128,9 +127,9 @@ func (a *attempt) killHolders(r *rank) {
 
 const oomFile = "/proc/self/oom_score_adj"
 
-// protect takes the shim out of the OOM killer's reach, or makes it for a
-// moment as its ranks shall be, for they inherit it. An agent that protects
-// itself must not thereby protect the ranks: they get 0 then.
+// protect takes the shim out of the OOM killer's reach, or makes it for a moment as its
+// ranks shall be, for they inherit it. If the agent protects itself the ranks must not
+// inherit that: they get 0 then.
 func (a *attempt) protect(on bool) {
 	if a.oomAdj == "" {
 		b, err := os.ReadFile(oomFile)
@@ -149,8 +148,7 @@ func (a *attempt) protect(on bool) {
 	}
 }
 
-// descendants are all living ones of this process, without the subtrees of
-// those in except.
+// descendants are all living ones of this process, without the subtrees of those in except.
 func descendants(except map[int]bool) []proc.Stat {
 	procs, _ := proc.Here.All()
 	return below(procs, []int{os.Getpid()}, except)

@@ -10,9 +10,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A lease bounds how long an attempt may run without a further word: whoever has
-// started it elsewhere meanwhile relies on its end. CLOCK_BOOTTIME goes on while
-// the machine sleeps, which Go's own timers don't.
+// A lease bounds how long an attempt may run without being renewed: whoever has started it
+// elsewhere meanwhile relies on its end. CLOCK_BOOTTIME continues while the machine sleeps;
+// Go's own timers do not.
 
 // Uptime is this machine's CLOCK_BOOTTIME.
 func Uptime() launcher.Uptime {
@@ -21,15 +21,15 @@ func Uptime() launcher.Uptime {
 	return launcher.Uptime(ts.Nano())
 }
 
-// lease is the attempt's right to go on. Its until only rises.
+// lease is the attempt's right to run. Its until only rises.
 type lease struct {
 	until launcher.Uptime // 0: for ever
-	cause string          // of the end when it has come, in words
+	cause string          // why the attempt ends when it has run out
 	timer *os.File        // a timerfd, which wakes the loop; nil before the first lease
 }
 
-// renew lets the attempt go on until a moment, and no longer. An attempt that is being
-// ended stays so.
+// renew lets the attempt run until a moment, and no longer. It does not stop an end that
+// has begun.
 func (a *attempt) renew(until launcher.Uptime, cause string) error {
 	switch now := Uptime(); {
 	case a.phase >= ending:
@@ -54,8 +54,8 @@ func (a *attempt) renew(until launcher.Uptime, cause string) error {
 	return nil
 }
 
-// endLease ends an attempt whose lease has run out. KILL comes when it would have
-// come had we been there in time: a machine that slept has no grace left.
+// endLease ends an attempt whose lease has run out. KILL comes when it would have come
+// without a delay: a machine that slept has no grace left.
 func (a *attempt) endLease() {
 	if a.lease.until == 0 || a.phase >= ending {
 		return
@@ -66,7 +66,7 @@ func (a *attempt) endLease() {
 	}
 }
 
-// watchLease wakes the loop, which looks for itself whether it was renewed.
+// watchLease wakes the loop, which checks itself whether the lease was renewed.
 func (a *attempt) watchLease(timer *os.File) {
 	var expired [8]byte // timerfd_create(2): how often
 	for {

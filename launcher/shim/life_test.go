@@ -276,7 +276,7 @@ func TestStartTimeout(t *testing.T) {
 	b := spawn(t, func(c *Config) { c.StartTimeout = 50 * time.Millisecond })
 	<-b.c.reaped
 	es := mustReplay(t, b.dir)
-	if len(es) != 1 || es[0].Kind != Ended || es[0].Why != "never told to start, for 50ms" {
+	if len(es) != 1 || es[0].Kind != Ended || es[0].Why != "not started within 50ms" {
 		t.Errorf("events %+v", es)
 	}
 	if err := b.c.Start(b.ctx, []Rank{b.sh(0, "say ran")}); !errors.Is(err, ErrGone) {

@@ -22,12 +22,11 @@ import (
 const (
 	readyFD   = 3
 	readyOK   = "ok"   // it listens
-	readyHeld = "held" // another one does
+	readyHeld = "held" // another shim does
 )
 
-// Main is `sparkrun shim DIR`: it reads its Config from
-// stdin, as Spawn sends it, and returns the process's exit code. Its log goes
-// to stderr.
+// Main is `sparkrun shim DIR`: it reads its Config from stdin, as Spawn sends it, and
+// returns the process's exit code. Its log goes to stderr.
 func Main(dir string) int {
 	switch dir {
 	case confineArg:
@@ -37,7 +36,7 @@ func Main(dir string) int {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("pid", os.Getpid())
 	ready := readyPipe()
-	// Whatever else was left open by those before us must not reach a rank.
+	// Other inherited descriptors must not reach a rank.
 	_ = unix.CloseRange(readyFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	status, err := live(dir, log, func() { say(ready, readyOK) })
 	if err != nil {
@@ -52,8 +51,7 @@ func Main(dir string) int {
 	return 0
 }
 
-// readyPipe gives nil when the shim was started by hand: 3 may then be
-// anything.
+// readyPipe returns nil if the shim was started by hand: 3 may then be anything.
 func readyPipe() *os.File {
 	var st unix.Stat_t
 	if unix.Fstat(readyFD, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
@@ -69,8 +67,8 @@ func say(ready *os.File, status string) {
 	}
 }
 
-// live comes up under the lock `spawning` and keeps `alive` to the end. It
-// returns readyHeld at once when another shim has that.
+// live comes up under the lock `spawning` and keeps `alive` to the end. It returns
+// readyHeld at once if another shim has that.
 func live(dir string, log *slog.Logger, ready func()) (status string, err error) {
 	var cfg Config
 	if err := json.NewDecoder(os.Stdin).Decode(&cfg); err != nil {
@@ -104,8 +102,8 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 	if err := os.MkdirAll(cfg.LogDir, 0o700); err != nil {
 		return "", fmt.Errorf("make log folder: %w", err)
 	}
-	// Orphans come to us from here on, so that none is lost when its parent
-	// dies and none is left when we say so.
+	// Orphans become our children from here on, so that none is lost when its parent dies
+	// and none is left when we say so.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return "", fmt.Errorf("become subreaper: %w", err)
 	}
@@ -120,7 +118,7 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 	ready()
 	_ = os.Chdir("/")
 	if cfg.Cgroup != "" { // no client waits for this: a Start comes later
-		if a.cg, err = home(cfg.Cgroup, func(why string, err error) { log.Warn(why, "error", err) }); err != nil {
+		if a.cg, err = ranksCgroup(cfg.Cgroup, func(why string, err error) { log.Warn(why, "error", err) }); err != nil {
 			log.Warn("no cgroup, descendants are walked instead", "error", err)
 		} else {
 			a.trace.Cgroup = a.cg.path
@@ -147,9 +145,9 @@ func newAttempt(cfg Config, log *slog.Logger, j *journal) *attempt {
 	}
 	signal.Notify(a.chld, syscall.SIGCHLD)
 	signal.Notify(a.sigs, syscall.SIGTERM)
-	// Caught rather than ignored: what is ignored stays so in the ranks.
-	// XFSZ (a limit of file sizes, ulimit -f) would end a Go program; caught, it
-	// is an error of write like a full disk.
+	// Caught rather than ignored: ignored signals stay ignored in the ranks. XFSZ (a limit
+	// of file sizes, ulimit -f) would end a Go program; caught, it is an error of write
+	// like a full disk.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGXFSZ)
 	return a
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// startMore begins to exec ranks that may come after the first ones, and passes over
-// those that have come: each number is exec'd once in an attempt.
+// startMore begins to exec ranks that may come after the first ones, and skips those that
+// have come: each number is exec'd once in an attempt.
 func (a *attempt) startMore(ranks []Rank, answer func(error)) {
 	more := slices.DeleteFunc(slices.Clone(ranks), func(r Rank) bool {
 		return slices.ContainsFunc(a.ranks, func(old *rank) bool { return old.Rank.Rank == r.Rank })
@@ -24,7 +24,7 @@ func (a *attempt) startMore(ranks []Rank, answer func(error)) {
 	}
 }
 
-// returning are ranks that come again once nothing of their last incarnations is left.
+// returning are ranks that start again once nothing of their last incarnations is left.
 type returning struct {
 	ranks  []Rank
 	answer func(error)
@@ -40,7 +40,7 @@ func (a *attempt) latest(n int) *rank {
 	return nil
 }
 
-// startAgain takes ranks that are to come again.
+// startAgain takes ranks that are to start again.
 func (a *attempt) startAgain(ranks []Rank, answer func(error)) {
 	var more []Rank
 	for _, r := range ranks {
@@ -65,8 +65,8 @@ func (a *attempt) startAgain(ranks []Rank, answer func(error)) {
 	}
 }
 
-// bringBack begins the next incarnation of ranks, and tells whether it did. Where others live beside
-// them, what these have left is not told apart, and only their output has to have ended.
+// bringBack begins the next incarnation of ranks, and reports whether it did. If other ranks run, the
+// leftovers of these cannot be told from theirs, and only the output of these must have ended.
 func (a *attempt) bringBack(allExited, gone bool) (did bool) {
 	for len(a.returns) > 0 {
 		next := a.returns[0]
@@ -86,7 +86,8 @@ func (a *attempt) bringBack(allExited, gone bool) (did bool) {
 	return did
 }
 
-// sweepUp ends what is left when every rank has exited: with the attempt or, where that stays, in it.
+// sweepUp ends what is left when every rank has exited: by ending the attempt or, if it
+// stays, within it.
 func (a *attempt) sweepUp() {
 	if !a.cfg.Stays {
 		a.advance(killing, "every rank has exited, and left processes behind")
@@ -100,14 +101,14 @@ func (a *attempt) sweepUp() {
 	}
 }
 
-// begin has ranks exec'd, and answers once each was, or could not be.
+// begin execs ranks, and answers once each was exec'd, or could not be.
 func (a *attempt) begin(ranks []Rank, answer func(error)) {
 	files, err := a.openOutputs(ranks)
 	if err == nil {
 		err = a.j.reserve(len(ranks))
 	}
 	if err == nil && a.phase == waiting {
-		// From this line on a successor must assume that ranks have run.
+		// From here on a successor must assume that ranks have run.
 		err = a.j.write(Event{Kind: Starting, Rank: AllRanks, Trace: &a.trace})
 	}
 	if err != nil {

@@ -14,20 +14,20 @@ import (
 
 const (
 	chunk = 64 << 10
-	// pipeBytes is asked of the kernel: fewer switches between rank and shim.
+	// pipeBytes is requested of the kernel, for fewer switches between rank and shim.
 	// Without privilege the sum per user is bounded (pipe-user-pages-soft).
 	pipeBytes = 256 << 10
-	// A full disk is tried again after this long. Until then bytes are only
-	// counted, so that a disk at its brim makes few, large gaps.
+	// A full disk is tried again after this long. Until then bytes are only counted, so
+	// that a nearly full disk makes few, large gaps.
 	retryAfter = time.Second
 )
 
-// chunks are lent only while there is something to read: a thousand quiet
-// ranks take no memory.
+// chunks are used only while there is something to read: a thousand quiet ranks take no
+// memory.
 var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 
-// copier carries one stream of one rank from its pipe to its file, byte for
-// byte, and never makes the rank wait for a file that can't be written.
+// copier copies one stream of one rank from its pipe to its file, byte for byte, and never
+// makes the rank wait for a file that cannot be written.
 type copier struct {
 	src    *os.File
 	dst    io.Writer
@@ -39,8 +39,8 @@ type copier struct {
 	retry time.Time
 }
 
-// outputPipe gives the end that the shim reads, known to the poller so that no
-// thread waits in it, and the end for the rank, which blocks as it expects.
+// outputPipe gives the read end for the shim, registered with the poller so that no thread
+// waits in it, and the write end for the rank, which blocks as programs expect.
 func outputPipe() (r *os.File, w int, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -121,8 +121,8 @@ func ignoreEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
-// write puts b into the file, or counts it as lost: P7, a log is a prefix plus
-// counted gaps.
+// write puts b into the file, or counts it as lost: P7, a log is a prefix plus counted
+// gaps.
 func (c *copier) write(b []byte, now time.Time) {
 	if c.gap.Bytes > 0 && now.Before(c.retry) {
 		c.gap.Bytes += int64(len(b))
@@ -144,7 +144,7 @@ func (c *copier) write(b []byte, now time.Time) {
 	}
 }
 
-// close tells the final size of an open gap.
+// close reports the final size of an open gap.
 func (c *copier) close() {
 	if c.gap.Bytes > 0 {
 		c.lost(c.gap)
@@ -152,10 +152,10 @@ func (c *copier) close() {
 	}
 }
 
-// cut makes run return soon, though somebody still holds the pipe.
+// cut makes run return soon, even if some process still holds the pipe.
 func (c *copier) cut() { _ = c.src.SetReadDeadline(time.Unix(1, 0)) }
 
-// cause is the bare reason: path and verb are known to whoever reads it.
+// cause is the reason without path and verb, which the reader knows.
 func cause(err error) string {
 	var no syscall.Errno
 	if errors.As(err, &no) {

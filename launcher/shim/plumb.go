@@ -18,19 +18,19 @@ type plumbing struct {
 	child   []int // 0, 1 and 2; ours to close after the fork
 	in      *input
 	streams []*copier
-	holds   []string // what a link in /proc/PID/fd of a holder says
-	pmi     *os.File // our end of its way to its process manager; nil: it has none
+	holds   []string // what the links of these descriptors in /proc/PID/fd say
+	pmi     *os.File // our end of its connection to its process manager; nil: it has none
 	theirs  *int     // the rank's end of that, to close after the fork
 }
 
-// sink is where a stream goes; end is how much it has had.
+// sink is the destination of a stream; end is how many bytes it has had.
 type sink interface {
 	io.WriteCloser
 	end() int64
 }
 
-// plumb lays a rank's pipes or its terminal. Output goes to the two of to: one
-// that stays without a stream is closed. After an error nothing is open but these.
+// plumb makes a rank's pipes or its terminal. Output goes to the two sinks in to; an unused
+// one is closed. After an error nothing is open but these two.
 func plumb(r Rank, uid *uint32, to [2]sink) (p plumbing, err error) {
 	defer func() {
 		if err != nil {
@@ -62,7 +62,7 @@ func plumb(r Rank, uid *uint32, to [2]sink) (p plumbing, err error) {
 	return p, nil
 }
 
-// layStdin gives an empty input, or the end of a pipe.
+// layStdin makes an empty input, or a pipe.
 func (p *plumbing) layStdin(wanted bool) error {
 	if !wanted {
 		null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -85,8 +85,8 @@ func (p *plumbing) layStdin(wanted bool) error {
 	return nil
 }
 
-// layTTY opens a pseudo-terminal (pts(4)): one stream for out and err, and
-// what is typed is input.
+// layTTY opens a pseudo-terminal (pts(4)): one stream for stdout and stderr, and input as
+// if typed.
 func (p *plumbing) layTTY(w launcher.Window, uid *uint32, to [2]sink) error {
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -110,7 +110,7 @@ func (p *plumbing) layTTY(w launcher.Window, uid *uint32, to [2]sink) error {
 	}
 	p.child = append(p.child, slave)
 	if uid != nil {
-		_ = unix.Fchown(slave, int(*uid), -1) // for who opens it by its name
+		_ = unix.Fchown(slave, int(*uid), -1) // for programs that open it by name
 	}
 	for range 2 {
 		fd, err := unix.FcntlInt(uintptr(slave), unix.F_DUPFD_CLOEXEC, 0)
@@ -148,28 +148,28 @@ func (p *plumbing) close() {
 	}
 }
 
-// input is our end of a rank's standard input. A write waits for its reader,
-// and so does the one behind it.
+// input is our end of a rank's standard input. A write waits for the reader, and the next
+// write for this one.
 type input struct {
 	f   *os.File
 	tty bool
 
 	mu   sync.Mutex
 	at   int64 // bytes written so far
-	over bool  // its end was told
+	over bool  // its end was sent
 }
 
-var errInputOver = errors.New("its end was told before")
+var errInputOver = errors.New("its end was sent before")
 
-// write passes on what of data is new: offset counts from the first byte ever,
-// so that who got no answer can ask again. end closes it behind data; in a
+// write passes on what is new in data: offset counts from the first byte ever, so that a
+// caller without an answer can repeat the call. end closes the input after data; in a
 // terminal it is typed, as Ctrl-D.
 func (in *input) write(offset int64, data []byte, end bool) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
 	case offset < 0 || offset > in.at:
-		return fmt.Errorf("%w: input at %d, but the rank has had %d bytes", ErrRefused, offset, in.at)
+		return fmt.Errorf("%w: input at %d, and the rank has got %d bytes", ErrRefused, offset, in.at)
 	case offset+int64(len(data)) <= in.at:
 		data = nil
 	default:
@@ -193,19 +193,19 @@ func (in *input) write(offset int64, data []byte, end bool) error {
 		_, err = in.f.Write([]byte{endOfTransmission})
 	}
 	if errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EIO) {
-		return fmt.Errorf("%w: nobody reads its input any more", ErrNoRank)
+		return fmt.Errorf("%w: it does not read its input any more", ErrNoRank)
 	}
 	return err
 }
 
-// offset is where the next write goes on. It waits for one that waits.
+// offset is where the next write continues. It waits for a write under way.
 func (in *input) offset() int64 {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.at
 }
 
-// close ends a write that waits. A terminal is closed by who reads it.
+// close ends a waiting write. A terminal is closed by its reader.
 func (in *input) close() {
 	if !in.tty {
 		in.f.Close()

@@ -20,17 +20,17 @@ import (
 type mpiRank struct {
 	session *mpi.Session
 	silent  bool // the session is over
-	// verdict is how it ends, whatever waitpid says: it has called MPI_Abort, or
-	// spoken nonsense, and was killed for it.
+	// verdict is its exit, whatever waitpid says: it has called MPI_Abort, or sent invalid
+	// input, and was killed for it.
 	verdict *launcher.Exit
-	told    time.Time // when it gave cause for that
+	told    time.Time // when it did that
 }
 
-// heard tells whether all that a rank had to say was: its last word may be read after
-// waitpid has told of its end.
+// heard reports whether all that a rank has sent was read: its last command may be read
+// after waitpid has reported its end.
 func (m *mpiRank) heard() bool { return m.session == nil || m.silent || m.session.Finished() }
 
-// layPMI makes the way between a rank and its process manager (pmi-1.1.txt: a
+// layPMI makes the connection between a rank and its process manager (pmi-1.1.txt: a
 // connected socket whose number is in PMI_FD).
 func (p *plumbing) layPMI() error {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -46,7 +46,7 @@ func (p *plumbing) layPMI() error {
 	return nil
 }
 
-// withPMI gives a process that end, and its number.
+// withPMI gives a process that descriptor, and its number in PMI_FD.
 func withPMI(attr *syscall.ProcAttr, end *int) {
 	if end == nil {
 		return
@@ -62,7 +62,7 @@ func (a *attempt) openSpace(ranks []Rank) {
 	}
 }
 
-// serveMPI answers a rank until it hangs up.
+// serveMPI answers a rank until it closes the connection.
 func (a *attempt) serveMPI(r *rank) {
 	if r.pmi == nil || a.space == nil {
 		return
@@ -80,15 +80,16 @@ func (a *attempt) serveMPI(r *rank) {
 	}()
 }
 
-// hangUp is for a rank that has gone, while a stranger holds its end of the socket.
+// hangUp closes the socket of a rank that is gone, while another process still holds its
+// end.
 func (r *rank) hangUp() {
 	if r.pmi != nil {
 		r.pmi.Close()
 	}
 }
 
-// condemn ends a rank that has called MPI_Abort, or that nobody can understand. What
-// it writes before it calls MPI_Abort is in its pipes by then. It may have gone by itself.
+// condemn ends a rank that has called MPI_Abort, or sent invalid input. What it wrote
+// before it called MPI_Abort is in its pipes by then. It may have exited already.
 func (a *attempt) condemn(r *rank, err error, at time.Time) {
 	if err == nil || errors.Is(err, mpi.ErrClosed) || r.told {
 		return
@@ -103,8 +104,8 @@ func (a *attempt) condemn(r *rank, err error, at time.Time) {
 	}
 }
 
-// evaluate says how an MPI rank has ended, once all was heard of it; end is when the attempt's end
-// began, or zero. One that leaves by exit 0 between MPI_Init and MPI_Finalize has failed: the
+// evaluate gives the exit of an MPI rank, once all that it sent was read; end is when the
+// attempt's end began, or zero. Exit 0 between MPI_Init and MPI_Finalize is a failure: the
 // others wait for it.
 func (m *mpiRank) evaluate(exit *launcher.Exit, end time.Time) *launcher.Exit {
 	switch {
@@ -120,13 +121,13 @@ func (m *mpiRank) evaluate(exit *launcher.Exit, end time.Time) *launcher.Exit {
 	return &launcher.Exit{Code: exit.Code, Deliberate: true}
 }
 
-// barrier is what spans nodes: the agent carries what ranks have put to the other
+// barrier is the part that spans nodes: the agent carries what ranks have put to the other
 // nodes' shims, and back.
 func (s *server) barrier(c net.Conn, req request, resp *response) error {
 	var space *mpi.Space
 	if err := s.g.do(func(answer func(error)) {
 		if space = s.g.space; space == nil {
-			answer(fmt.Errorf("%w: its ranks are no MPI ranks, or not started", ErrRefused))
+			answer(fmt.Errorf("%w: its ranks are not MPI ranks, or not started", ErrRefused))
 			return
 		}
 		answer(nil)
@@ -154,14 +155,14 @@ func (s *server) barrier(c net.Conn, req request, resp *response) error {
 	return err
 }
 
-// Barrier waits until every rank of this attempt is in its next MPI barrier, and gives what
-// they have put before it. ErrEnded: there will be none.
+// Barrier waits until every rank of this attempt is in its next MPI barrier, and returns
+// what they have put before it. ErrEnded: there will be none.
 func (c *Client) Barrier(ctx context.Context) (mpi.Barrier, error) {
 	return c.barrier(ctx, request{Op: opBarrier}, "wait for a barrier of")
 }
 
-// LastBarrier gives the last barrier that is over, with what it has brought; its number
-// is 0 where there was none.
+// LastBarrier gives the last barrier that is over, with its result; its number is 0 if
+// there was none.
 func (c *Client) LastBarrier(ctx context.Context) (mpi.Barrier, error) {
 	return c.barrier(ctx, request{Op: opBarrierLast}, "ask for a barrier of")
 }
@@ -177,7 +178,8 @@ func (c *Client) barrier(ctx context.Context, req request, verb string) (mpi.Bar
 	return *resp.Barrier, nil
 }
 
-// PassBarrier ends a barrier that all ranks of all attempts are in. One that is over stays so.
+// PassBarrier ends a barrier that the ranks of all nodes are in. One that is over does not
+// change.
 func (c *Client) PassBarrier(ctx context.Context, f mpi.Barrier) error {
 	_, err := c.call(ctx, request{Op: opBarrierPass, Barrier: &f})
 	return c.wrap("pass a barrier of", err)

@@ -16,10 +16,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// markName is the one variable the shim adds to a rank's environment.
+// markName is the one variable that the shim adds to a rank's environment.
 const markName = "SPARKRUN_GANG"
 
-// rank is one Rank on its way. Only the attempt's loop touches it.
+// rank is one Rank from fork to exit. Only the attempt's loop touches it.
 type rank struct {
 	Rank
 	pid    int
@@ -27,17 +27,17 @@ type rank struct {
 	died   time.Time      // when that was
 	told   bool           // Exited is in the journal
 	mpi    mpiRank
-	killed bool // its leftovers were, so that its output may end
+	killed bool // its leftovers were killed, so that its output may end
 	plumbing
 	open      int        // streams that have not ended
 	contained *contained // nil: on the host
-	// removed: the engine has been asked to remove its container, by its name.
+	// removed: the engine was asked to remove its container, by name.
 	removed bool
 }
 
 func (r *rank) running() bool { return r.pid > 0 && r.exit == nil }
 
-// spawned is what became of one fork and exec.
+// spawned is the result of one fork and exec.
 type spawned struct {
 	pid       int
 	ticks     uint64
@@ -47,9 +47,9 @@ type spawned struct {
 	plumbing
 }
 
-// spawnRank lays the pipes and execs one rank in a session of its own, so that
-// neither a terminal's nor the shim's signals reach it, and so that its
-// session's number finds its children.
+// spawnRank makes the pipes and execs one rank in a session of its own, so that neither a
+// terminal's nor the shim's signals reach it, and so that its session's number finds its
+// children.
 func spawnRank(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) spawned {
 	p, err := plumb(r, cfg.UID, to)
 	if err != nil {
@@ -61,7 +61,7 @@ func spawnRank(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) spawned 
 	if err != nil {
 		p.close()
 		if !errors.Is(err, ErrRefused) { // the container refused the command
-			err = &unexecd{err}
+			err = &execError{err}
 		}
 		return spawned{at: at, err: err}
 	}
@@ -72,10 +72,10 @@ func spawnRank(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) spawned 
 	return b
 }
 
-// unexecd says that it is the command's fault that there is no process.
-type unexecd struct{ error }
+// execError is the error of a command that could not be exec'd: not the shim's fault.
+type execError struct{ error }
 
-func (e *unexecd) Unwrap() error { return e.error }
+func (e *execError) Unwrap() error { return e.error }
 
 func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *contained, error) {
 	sys := &syscall.SysProcAttr{Setsid: true, Setctty: r.TTY != nil} // Ctty 0: its stdin
@@ -100,7 +100,7 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *co
 	withPMI(attr, p.theirs)
 	pid, err := cg.fork(sys, func() (int, error) { return syscall.ForkExec(path, r.Argv, attr) })
 	if err != nil {
-		return 0, nil, execError(r, path, cfg.UID, err)
+		return 0, nil, explainExec(r, path, cfg.UID, err)
 	}
 	return pid, nil, nil
 }
@@ -141,8 +141,8 @@ func lookPath(r Rank) (string, error) {
 
 var errNoProgram = errors.New("not found")
 
-// execError says which part of "no such file" or "permission denied" it was.
-func execError(r Rank, path string, uid *uint32, err error) error {
+// explainExec says which part of "no such file" or "permission denied" it was.
+func explainExec(r Rank, path string, uid *uint32, err error) error {
 	if st, serr := os.Stat(r.Dir); serr != nil && errors.Is(serr, fs.ErrNotExist) || serr == nil && !st.IsDir() {
 		return fmt.Errorf("exec %q: working folder %q: not found", r.Argv[0], r.Dir)
 	}
@@ -162,14 +162,14 @@ func execError(r Rank, path string, uid *uint32, err error) error {
 	case syscall.EACCES:
 		return fmt.Errorf("exec %q in %q: permission denied%s", r.Argv[0], r.Dir, who)
 	case syscall.ENOEXEC:
-		return fmt.Errorf("exec %q: no program for this machine (no #! line, or another architecture)", r.Argv[0])
+		return fmt.Errorf("exec %q: not a program for this machine (no #! line, or another architecture)", r.Argv[0])
 	case syscall.EAGAIN:
 		return fmt.Errorf("exec %q: the limit of processes%s is reached (ulimit -u)", r.Argv[0], who)
 	}
 	return fmt.Errorf("exec %q: %w", r.Argv[0], err)
 }
 
-// exitOf turns what waitpid gave into words of the launcher.
+// exitOf converts waitpid's status.
 func exitOf(ws unix.WaitStatus, byUs bool) *launcher.Exit {
 	if ws.Signaled() {
 		return &launcher.Exit{Signal: int(ws.Signal()), ByUs: byUs}
@@ -177,7 +177,7 @@ func exitOf(ws unix.WaitStatus, byUs bool) *launcher.Exit {
 	return &launcher.Exit{Code: ws.ExitStatus(), ByUs: byUs}
 }
 
-// cut ends its output where it is.
+// cut stops reading its output.
 func (r *rank) cut() {
 	for _, s := range r.streams {
 		s.cut()

@@ -15,15 +15,15 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// Reap ends, by KILL, whatever a dead shim left running, and then completes
-// its journal with Ended: nothing will ever start from dir again. Ranks that
-// the journal doesn't call Exited ended in a way nobody saw.
+// Reap kills all that a dead shim left running, and then completes its journal with Ended:
+// nothing will ever start from dir again. Ranks without an Exited in the journal ended
+// unobserved.
 //
-// Survivors are found by cgroup, where there was one; by the recorded PIDs and
-// their start times; by their sessions; by SPARKRUN_GANG in the environment;
-// and as descendants of all these. Only a process that has left all of them,
-// without a cgroup, is missed. ErrAlive: a shim lives there, and nothing was
-// done. When ctx ends first, the error is ErrStuck and names who is left.
+// Survivors are found by cgroup, if there was one; by the recorded PIDs and their start
+// times; by their sessions; by SPARKRUN_GANG in the environment; and as descendants of all
+// these. Without a cgroup only a process that has left all of them is missed. ErrAlive: a
+// shim runs there, and nothing was done. If ctx ends first, the error is ErrStuck and names
+// what is left.
 func Reap(ctx context.Context, dir string) error {
 	lock, err := openLock(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -66,11 +66,10 @@ func Reap(ctx context.Context, dir string) error {
 	return complete(dir, len(events))
 }
 
-// A look at the process table in which nobody is left counts only when each
-// process in it could be judged. Where that never happens - on a busy machine
-// some process is always just gone - mostLooks of them do, or fewLooks over
-// lookFor where each takes long: many of them would outlast the caller's
-// patience, and he would begin anew for ever.
+// A look at the process table that finds nothing counts only if each process in it could be
+// checked. If that never happens - on a busy machine some process is always just gone -
+// mostLooks of them do, or fewLooks over lookFor if each takes long: many of them would
+// take longer than the caller waits, and the caller would begin again for ever.
 const (
 	mostLooks = 50
 	fewLooks  = 5
@@ -78,7 +77,7 @@ const (
 	lookAgain = 2 * time.Millisecond
 )
 
-// remains is what a dead shim's journal tells about its ranks.
+// remains is what a dead shim's journal says about its ranks.
 type remains struct {
 	trace   Trace
 	started map[int]uint64 // PID -> start time
@@ -93,13 +92,13 @@ func (r remains) end(ctx context.Context) error {
 			return err
 		}
 	}
-	var since time.Time // of the first look in which nobody was left
+	var since time.Time // of the first look that found nothing
 	for looks := 0; ; {
 		left, sure := r.survivors(cg)
 		if len(left) == 0 && (sure || looks >= mostLooks || looks >= fewLooks && time.Since(since) > lookFor) {
 			return cg.remove()
 		}
-		if len(left) == 0 { // nobody in sight, but not everybody could be seen
+		if len(left) == 0 { // none was found, but some could not be checked
 			if looks == 0 {
 				since = time.Now()
 			}
@@ -122,7 +121,7 @@ func (r remains) end(ctx context.Context) error {
 	}
 }
 
-// survivors lists who is left; sure is false when there may be others.
+// survivors lists what is left; sure is false if there may be others.
 func (r remains) survivors(cg *cgroup) (found []proc.Stat, sure bool) {
 	procs, sure := proc.Here.All()
 	byPID := map[int]proc.Stat{}
@@ -157,9 +156,9 @@ func (r remains) survivors(cg *cgroup) (found []proc.Stat, sure bool) {
 	return append(found, below(procs, roots, except)...), sure
 }
 
-// inSession tells whether p is of the session that a rank led. A session's
-// number isn't given out again while one of its members lives; a leader that
-// has it with another start time shows that it was.
+// inSession reports whether p is in the session that a rank led. A session's number is not
+// reused while one of its members lives; a leader that has it with another start time shows
+// that it was reused.
 func (r remains) inSession(p proc.Stat, byPID map[int]proc.Stat) bool {
 	ticks, ours := r.started[p.Session]
 	if !ours || p.Ticks < ticks {
@@ -169,9 +168,8 @@ func (r remains) inSession(p proc.Stat, byPID map[int]proc.Stat) bool {
 	return !lives || leader.Ticks == ticks
 }
 
-// killAndWait ends processes through descriptors, which a reused PID can't
-// mislead, and waits up to a second for their deaths. They aren't our
-// children.
+// killAndWait kills processes through pidfds, which a reused PID cannot mislead, and waits
+// up to a second for their deaths. They are not our children.
 func killAndWait(procs []proc.Stat) error {
 	var fds []unix.PollFd
 	defer func() {
@@ -189,7 +187,7 @@ func killAndWait(procs []proc.Stat) error {
 			continue
 		}
 		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err == unix.EPERM {
-			return fmt.Errorf("kill PID %d: %w: it changed its user, root has to end it", p.PID, err)
+			return fmt.Errorf("kill PID %d: %w: it runs as another user now: root has to end it", p.PID, err)
 		}
 	}
 	until := time.Now().Add(time.Second)
@@ -216,7 +214,7 @@ func killAndWait(procs []proc.Stat) error {
 	return nil
 }
 
-// complete cuts off a line that the shim's death cut short, and adds Ended.
+// complete removes a line that the shim's death cut short, and adds Ended.
 func complete(dir string, n int) error {
 	path := filepath.Join(dir, journalName)
 	b, err := os.ReadFile(path)

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// systemdRuntime exists where systemd is PID 1 (sd_booted(3)).
+	// systemdRuntime exists if systemd is PID 1 (sd_booted(3)).
 	systemdRuntime = "/run/systemd/system"
-	// systemdSocket is systemd's own D-Bus endpoint: it is there without a bus
-	// daemon, and root's alone.
+	// systemdSocket is systemd's own D-Bus endpoint: it needs no bus daemon, and only root
+	// may use it.
 	systemdSocket = "/run/systemd/private"
-	// scopeSlice is what an administrator limits all jobs together by.
+	// scopeSlice is where an administrator can limit all jobs together.
 	scopeSlice = "sparkrun.slice"
-	// scopeWait bounds the wait for systemd. It answers in milliseconds; one
-	// that doesn't must keep no job from starting.
+	// scopeWait bounds the wait for systemd. It answers in milliseconds; a systemd that
+	// does not must not keep jobs from starting.
 	scopeWait = 5 * time.Second
 )
 
-// enterScope moves this process into a transient scope of its own, which
-// outlives a restart of the unit that the agent runs in: a unit with sub-groups
-// of its own fails `systemctl restart` (219/CGROUP). Delegate hands the group
-// below the scope to us; systemd removes the scope once it is empty.
+// enterScope moves this process into a transient scope of its own, which outlives a restart
+// of the agent's unit: a unit with sub-groups of its own fails `systemctl restart`
+// (219/CGROUP). Delegate gives us the group below the scope; systemd removes the scope once
+// it is empty.
 func enterScope(ctx context.Context, socket, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, scopeWait)
 	defer cancel()
@@ -60,7 +60,7 @@ func enterScope(ctx context.Context, socket, name string) error {
 	}
 }
 
-// dialPeer connects to a D-Bus peer, with whom there is no hello as with a bus.
+// dialPeer connects to a D-Bus peer, which takes no hello as a bus does.
 func dialPeer(ctx context.Context, socket string) (*dbus.Conn, error) {
 	conn, err := dbus.Dial("unix:path="+dbus.EscapeBusAddressValue(socket), dbus.WithContext(ctx))
 	if err != nil {
@@ -73,16 +73,16 @@ func dialPeer(ctx context.Context, socket string) (*dbus.Conn, error) {
 	return conn, nil
 }
 
-// home finds the ranks a cgroup: below a scope of their own where systemd
-// keeps the tree, else one that is made beside it. An error means none.
-func home(name string, warn func(string, error)) (*cgroup, error) {
+// ranksCgroup makes a cgroup for the ranks: below a scope of their own if systemd manages the
+// tree, else beside systemd's. An error means none.
+func ranksCgroup(name string, warn func(string, error)) (*cgroup, error) {
 	_, err := os.Stat(systemdRuntime)
 	if err != nil || os.Geteuid() != 0 {
 		return makeCgroup(cgroupRoot, name)
 	}
 	scope := "sparkrun-" + name + ".scope"
 	if err := enterScope(context.Background(), systemdSocket, scope); err != nil {
-		warn("no scope, a cgroup is made beside systemd's", err)
+		warn("no scope: a cgroup is made beside systemd's", err)
 		return makeCgroup(cgroupRoot, name)
 	}
 	mount, v2, err := cgroupMount(cgroupRoot)
@@ -92,5 +92,5 @@ func home(name string, warn func(string, error)) (*cgroup, error) {
 	if own := ownCgroup(v2); strings.HasSuffix(own, "/"+scope) {
 		return newCgroup(mount, filepath.Join(mount, own, "ranks"))
 	}
-	return makeCgroup(cgroupRoot, name) // systemd keeps another hierarchy than the one that can kill
+	return makeCgroup(cgroupRoot, name) // systemd uses another hierarchy than the one that can kill
 }

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// server answers protocol v1. It holds no state but its connections.
+// server answers protocol v1. It has no state but its connections.
 type server struct {
 	g       *attempt
 	log     *slog.Logger
 	ln      net.Listener
 	telling sync.RWMutex  // read-locked from each request to its answer
-	bye     chan struct{} // closed when the attempt's loop is over
+	bye     chan struct{} // closed when the attempt's loop has ended
 }
 
-// atSocket calls f with a path of DIR's socket that fits in sockaddr_un (108
-// bytes): a long one is reached through the opened folder.
+// atSocket calls f with a path of DIR's socket that fits in sockaddr_un (108 bytes): for a
+// long path it goes through the opened folder.
 func atSocket(dir string, f func(path string) error) error {
 	if path := filepath.Join(dir, socketName); len(path) < 104 {
 		return f(path)
@@ -38,8 +38,8 @@ func atSocket(dir string, f func(path string) error) error {
 	return f("/proc/self/fd/" + strconv.Itoa(fd) + "/" + socketName)
 }
 
-// listen binds the socket. The caller holds the lock `alive`, so what lies there
-// belongs to a dead shim.
+// listen binds the socket. The caller holds the lock `alive`, so an existing socket belongs
+// to a dead shim.
 func listen(dir string) (ln net.Listener, err error) {
 	full := filepath.Join(dir, socketName)
 	if err := os.Remove(full); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -63,7 +63,7 @@ func (s *server) run() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors, most likely: they come back
+		if err != nil { // out of descriptors, most likely: retry
 			s.log.Warn("accept", "error", err)
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -112,7 +112,7 @@ func (s *server) serve(c net.Conn) {
 	}
 }
 
-// refusal is an error that was answered; any other is the connection's.
+// refusal is an error that was answered; any other one is the connection's.
 type refusal struct{ error }
 
 func (s *server) reply(c net.Conn, req request, err error) error {
@@ -165,7 +165,7 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 			resp.At = &at
 			return nil
 		}
-		return in.write(req.Offset, req.Data, req.End) // waits for its reader, as the one behind it does
+		return in.write(req.Offset, req.Data, req.End) // waits for its reader, and the next write for this one
 	case opExec:
 		return s.exec(c, req, resp)
 	case opExecInput, opExecSignal, opExecResize:
@@ -186,9 +186,9 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 	return ErrUnknownOp
 }
 
-// events tells the journal from req.From on, until the last event. It is the
-// last request of its connection: whatever the client does there afterwards
-// is read as his leaving. A reader who is slow holds up only himself.
+// events sends the journal from req.From on, until the last event. It is the last request
+// of its connection: whatever the client sends afterwards counts as leaving. A slow reader
+// delays only itself.
 func (s *server) events(c net.Conn, req request) error {
 	left := make(chan struct{})
 	go func() { // ends with the connection, which serve closes
@@ -215,8 +215,7 @@ func (s *server) events(c net.Conn, req request) error {
 	}
 }
 
-// close gives requests a moment to be answered, and readers to get the last
-// event.
+// close gives requests a moment to be answered, and readers to get the last event.
 func (s *server) close() {
 	close(s.bye)
 	s.ln.Close()

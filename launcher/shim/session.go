@@ -14,11 +14,11 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// session is a command that somebody runs in a rank's place, beside it: in its
-// cgroup or its container, as its user, with its environment. It is no rank: nobody counts it,
-// its output goes to who asked for it and to no file, and it ends with the
-// connection that it was asked for on, or with the last rank. But for the fields
-// above done, which never change once arrived was called, it is the loop's.
+// session is an exec session: a command run beside a rank, in its cgroup or its container,
+// as its user, with its environment. It is no rank: it does not count, its output goes to
+// the caller and to no file, and it ends with the connection that it was asked for on, or
+// with the last rank. Except for the fields above done, which never change once arrived was
+// called, it belongs to the loop.
 type session struct {
 	name string
 	rank Rank // what is exec'd
@@ -27,13 +27,12 @@ type session struct {
 	done chan struct{}
 
 	pid     int
-	killAt  time.Time    // zero: nobody has told it to end
-	stopped map[int]bool // who has had STOP, before the KILL
+	killAt  time.Time    // zero: no end was requested
+	stopped map[int]bool // PIDs that have had STOP, before the KILL
 }
 
-// invite begins to exec an exec session; the answer follows its exec, or what kept it
-// from that.
-func (a *attempt) invite(req request, to [2]sink, answer func(error)) *session {
+// startSession begins to exec an exec session; the answer follows its exec, or its exec error.
+func (a *attempt) startSession(req request, to [2]sink, answer func(error)) *session {
 	host := a.rankOf(*req.Rank)
 	switch {
 	case a.phase >= ending:
@@ -47,7 +46,7 @@ func (a *attempt) invite(req request, to [2]sink, answer func(error)) *session {
 		return nil
 	}
 	r := host.Rank
-	r.PMI = nil // its place with the process manager is taken
+	r.PMI = nil // the rank itself talks to the process manager
 	if r.Container != nil {
 		r.Container = &Container{Socket: r.Container.Socket, Spec: r.Container.Spec, session: true}
 	}
@@ -56,14 +55,14 @@ func (a *attempt) invite(req request, to [2]sink, answer func(error)) *session {
 	a.sessions[es.name] = es
 	a.protect(false)
 	a.coming++
-	go func() { // its join is coming; an exec can hang on a dead disk
+	go func() { // joined by coming; an exec can hang on a dead disk
 		b := spawnRank(r, a.cfg, a.cg, a.trace.Mark, to)
-		a.in <- func() { answer(a.arrived(es, b)) }
+		a.in <- func() { answer(a.sessionStarted(es, b)) }
 	}()
 	return es
 }
 
-// rankOf finds a rank that runs.
+// rankOf finds a running rank.
 func (a *attempt) rankOf(n int) *rank {
 	for _, r := range a.ranks {
 		if r.Rank.Rank == n && r.running() {
@@ -73,8 +72,7 @@ func (a *attempt) rankOf(n int) *rank {
 	return nil
 }
 
-// with gives an environment in which the settings of more stand in place of
-// those of the same names.
+// with gives an environment in which the settings of more replace those of the same names.
 func with(env, more []string) []string {
 	out := make([]string, 0, len(env)+len(more))
 next:
@@ -90,8 +88,8 @@ next:
 	return append(out, more...)
 }
 
-// arrived enters an exec session's process, which may be dead already.
-func (a *attempt) arrived(es *session, b spawned) error {
+// sessionStarted enters an exec session's process, which may be dead already.
+func (a *attempt) sessionStarted(es *session, b spawned) error {
 	a.coming--
 	defer a.allSpawned()
 	if b.err != nil {
@@ -99,23 +97,23 @@ func (a *attempt) arrived(es *session, b spawned) error {
 		return b.err
 	}
 	es.pid, es.plumbing = b.pid, b.plumbing
-	a.log.Info("exec session", "rank", es.rank.Rank, "pid", es.pid) // not its command, which may hold a secret
+	a.log.Info("exec session", "rank", es.rank.Rank, "pid", es.pid) // not its command, which may contain a secret
 	if d, dead := a.early[es.pid]; dead {
 		delete(a.early, es.pid)
-		a.departed(es, d.exit)
+		a.sessionExited(es, d.exit)
 		return nil
 	}
 	a.bySession[es.pid] = es
-	switch a.phase { // it slipped through while the attempt was being ended
+	switch a.phase { // forked while the attempt was being ended
 	case ending:
-		a.dismiss(es, a.killAt)
+		a.endSession(es, a.killAt)
 	case killing:
 		a.died = true
 	}
 	return nil
 }
 
-// allSpawned does what has waited for the last fork to be told of.
+// allSpawned does what has waited for the report of the last fork.
 func (a *attempt) allSpawned() {
 	if a.pending == 0 && a.coming == 0 {
 		a.protect(true)
@@ -123,9 +121,9 @@ func (a *attempt) allSpawned() {
 	}
 }
 
-// departed is an exec session's waitpid. What it left in the background stays as long
-// as a rank runs.
-func (a *attempt) departed(es *session, exit *launcher.Exit) {
+// sessionExited handles an exec session's waitpid. What it left in the background runs as long
+// as a rank does.
+func (a *attempt) sessionExited(es *session, exit *launcher.Exit) {
 	delete(a.bySession, es.pid)
 	delete(a.sessions, es.name)
 	if es.in != nil {
@@ -135,10 +133,9 @@ func (a *attempt) departed(es *session, exit *launcher.Exit) {
 	close(es.done)
 }
 
-// dismiss tells an exec session to end: TERM, and to one with a terminal HUP, as its
-// window's closing would, since an interactive shell takes no TERM. KILL
-// follows at killAt.
-func (a *attempt) dismiss(es *session, killAt time.Time) {
+// endSession ends an exec session: TERM, and with a terminal also HUP, as if its window were
+// closed, since an interactive shell ignores TERM. KILL follows at killAt.
+func (a *attempt) endSession(es *session, killAt time.Time) {
 	if a.bySession[es.pid] != es {
 		return
 	}
@@ -156,8 +153,8 @@ func (a *attempt) dismiss(es *session, killAt time.Time) {
 	}
 }
 
-// family is an exec session and what comes from it, as far as that can be told while
-// the exec session lives: its session, and everybody below.
+// family is an exec session and its processes, as far as they can be found while it lives:
+// its session, and all descendants.
 func (es *session) family() []proc.Stat {
 	procs, _ := proc.Here.All()
 	found := below(procs, []int{es.pid}, nil)
@@ -173,12 +170,12 @@ func (es *session) family() []proc.Stat {
 	return found
 }
 
-// seeOut ends exec sessions whose time has come: none outlives the last rank by more
-// than ranks' own leftovers may.
-func (a *attempt) seeOut(allExited bool) {
+// endSessions kills exec sessions whose time is up: none outlives the last rank by more than the
+// ranks' own leftovers may.
+func (a *attempt) endSessions(allExited bool) {
 	for _, es := range a.bySession {
 		if allExited {
-			a.dismiss(es, a.lastExit.Add(OutputWait))
+			a.endSession(es, a.lastExit.Add(OutputWait))
 		}
 		if es.killAt.IsZero() || !a.due(es.killAt) {
 			continue
@@ -195,8 +192,8 @@ func (a *attempt) seeOut(allExited bool) {
 // stopWait bounds the wait for processes to stop: one in the middle of a system call may not.
 const stopWait = 2 * time.Second
 
-// kill kills an exec session and what comes from it; false: it has to be called again soon. All are stopped first,
-// and seen to stand still: a child that is being forked meanwhile would be nobody's once its parent is dead.
+// kill kills an exec session and its descendants; false: it has to be called again soon. All are stopped first, until
+// none runs: a child forked meanwhile could not be found once its parent is dead.
 func (es *session) kill(now time.Time) (killed bool) {
 	family, runs := es.family(), false
 	for _, p := range family {
@@ -215,7 +212,7 @@ func (es *session) kill(now time.Time) (killed bool) {
 	return true
 }
 
-// session finds a living one.
+// session finds a running one.
 func (a *attempt) session(name string) (*session, error) {
 	if es := a.sessions[name]; es != nil && es.pid != 0 {
 		return es, nil
@@ -230,7 +227,7 @@ func (es *session) signal(sig unix.Signal) error {
 	return nil
 }
 
-// sessionOut carries one stream of an exec session to its connection. It waits for a slow
+// sessionOut writes one stream of an exec session to its connection. It waits for a slow
 // reader, and so does the exec session.
 type sessionOut struct {
 	mu     *sync.Mutex // of the connection
@@ -249,16 +246,16 @@ func (o sessionOut) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (sessionOut) Close() error { return nil } // the connection is closed by who serves it
+func (sessionOut) Close() error { return nil } // serve closes the connection
 func (sessionOut) end() int64   { return 0 }
 
-// exec runs an exec session for as long as its connection lasts. It is the last request
-// of that: whatever the client does there afterwards is read as his leaving.
+// exec runs an exec session for as long as its connection lasts. It is the connection's
+// last request: whatever the client sends afterwards counts as leaving.
 func (s *server) exec(c net.Conn, req request, resp *response) error {
 	mu := new(sync.Mutex)
 	var es *session
 	to := [2]sink{sessionOut{mu, c, req.ID, "out"}, sessionOut{mu, c, req.ID, "err"}}
-	err := s.g.do(func(answer func(error)) { es = s.g.invite(req, to, answer) })
+	err := s.g.do(func(answer func(error)) { es = s.g.startSession(req, to, answer) })
 	if code := execCode(err); code != 0 {
 		resp.Exit = &launcher.Exit{Code: code, Error: err.Error()}
 		return nil
@@ -274,7 +271,7 @@ func (s *server) exec(c net.Conn, req request, resp *response) error {
 	werr := writeLine(c, response{V: protocolVersion, ID: req.ID, Began: &began{es.pid}})
 	var copying sync.WaitGroup
 	for _, st := range es.streams {
-		st.lost = func(Lost) {} // its reader has gone
+		st.lost = func(Lost) {} // its reader is gone
 		copying.Go(st.run)
 	}
 	copied := make(chan struct{})
@@ -288,16 +285,16 @@ func (s *server) exec(c net.Conn, req request, resp *response) error {
 	}
 	if werr != nil {
 		_ = s.g.do(func(answer func(error)) {
-			s.g.dismiss(es, time.Now().Add(s.g.cfg.Grace))
+			s.g.endSession(es, time.Now().Add(s.g.cfg.Grace))
 			answer(nil)
 		})
-		return werr // what it still writes is read, and passed over, until it has ended
+		return werr // what it still writes is read and dropped until it has ended
 	}
 	select {
 	case <-copied:
 	case <-left:
 		return net.ErrClosed
-	case <-time.After(OutputWait): // something that it left holds its output
+	case <-time.After(OutputWait): // a process that it left holds its output
 		for _, st := range es.streams {
 			st.cut()
 		}
@@ -311,11 +308,11 @@ func (s *server) exec(c net.Conn, req request, resp *response) error {
 	return nil
 }
 
-// execCode is what a shell, env(1) and docker exec give for a command that could
-// not be exec'd: 127 where there is none, else 126. 0: that was not why.
+// execCode is what a shell, env(1) and docker exec return for a command that could not be
+// exec'd: 127 if there is none, else 126. 0: another error.
 func execCode(err error) int {
 	switch {
-	case !errors.As(err, new(*unexecd)):
+	case !errors.As(err, new(*execError)):
 		return 0
 	case errors.Is(err, errNoProgram):
 		return exitNoProgram
@@ -323,7 +320,7 @@ func execCode(err error) int {
 	return 126
 }
 
-// reachSession does what may be done to an exec session from other connections.
+// reachSession does what other connections may do to an exec session.
 func (s *server) reachSession(req request) error {
 	var in *input
 	err := s.g.do(func(answer func(error)) {

@@ -18,30 +18,28 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// SelfExe is the running program itself, even after its file was replaced: a
-// shim is of the same version as the agent that started it.
+// SelfExe is the running program itself, even after its file was replaced: a shim has the
+// version of the agent that started it.
 const SelfExe = "/proc/self/exe"
 
-// A Go program readies itself for every processor of the machine: on one of 20
-// that is 1 to 1.5 ms of processor time at each start. A shim needs one beside
-// each exec that hangs; what becomes a rank needs one.
+// A Go program prepares for every processor of the machine: with 20 that is 1 to 1.5 ms of
+// processor time at each start. A shim needs one beside each exec that hangs; what becomes
+// a rank needs one.
 const (
 	shimProcessors    = 4
 	confineProcessors = 1
 )
 
-// processors has a program of ours start with n of them at most.
+// processors limits a program of ours to n of them.
 func processors(n int) string { return fmt.Sprintf("GOMAXPROCS=%d", min(n, runtime.NumCPU())) }
 
-// Spawn starts a shim for dir, in a session of its own, and returns when it
-// listens. exe is run as `sparkrun shim DIR`; SelfExe is the usual one. dir is
-// made, with mode 0700, where it is missing, and must be on a local
-// filesystem.
+// Spawn starts a shim for dir, in a session of its own, and returns when it listens. exe is
+// run as `sparkrun shim DIR`, usually SelfExe. dir is made, with mode 0700, if it is
+// missing, and must be on a local file system.
 //
-// There is at most one shim per dir, ever: where one lives, Spawn attaches to
-// it and cfg goes unread; where one has died after it was told to start, the
-// error is ErrMayHaveRun. When ctx ends first, nothing was exec'd and none
-// stays behind.
+// There is at most one shim per dir, ever: if one runs, Spawn attaches to it and cfg is not
+// used; if one has died after it got a start, the error is ErrMayHaveRun. If ctx ends
+// first, nothing was exec'd and no shim is left.
 func Spawn(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -54,7 +52,7 @@ func Spawn(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("spawn shim %s: %w", cfg.Key, err)
 	}
 	c, err := launchOrAttach(ctx, exe, dir, cfg)
-	if errors.Is(err, ErrGone) { // the other one left between our two looks
+	if errors.Is(err, ErrGone) { // the other shim exited between our two looks
 		c, err = launchOrAttach(ctx, exe, dir, cfg)
 	}
 	if err != nil {
@@ -77,7 +75,7 @@ func launchOrAttach(ctx context.Context, exe, dir string, cfg Config) (*Client, 
 	case readyOK:
 		return &Client{dir: dir, key: cfg.Key, reaped: reaped}, nil
 	case readyHeld:
-		<-reaped // ours is on its way out
+		<-reaped // ours is exiting
 		c, err := Attach(ctx, dir)
 		if err == nil && c.key != cfg.Key {
 			return nil, fmt.Errorf("folder %s belongs to %s", dir, c.key)
@@ -88,9 +86,8 @@ func launchOrAttach(ctx context.Context, exe, dir string, cfg Config) (*Client, 
 	}
 }
 
-// launch runs the process and gives what it says when it is up. The channel
-// closes when the process has been reaped: it is our child while we live, and
-// init's afterwards.
+// launch runs the process and returns its status once it is up. The channel closes when the
+// process has been reaped: it is our child while we live, and init's afterwards.
 func launch(ctx context.Context, exe, dir string, cfg Config) (status string, reaped <-chan struct{}, err error) {
 	config, err := marshal(cfg)
 	if err != nil {
@@ -121,7 +118,7 @@ func launch(ctx context.Context, exe, dir string, cfg Config) (status string, re
 	opened = append(opened, log)
 	p, err := os.StartProcess(exe, []string{"sparkrun", "shim", dir}, &os.ProcAttr{
 		Dir:   "/",
-		Env:   []string{processors(shimProcessors)}, // a rank's is given whole; the shim needs nothing else
+		Env:   []string{processors(shimProcessors)}, // a rank's environment is sent whole; the shim needs nothing else
 		Files: []*os.File{in, log, log, readyW},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
@@ -129,7 +126,7 @@ func launch(ctx context.Context, exe, dir string, cfg Config) (status string, re
 		return "", nil, err
 	}
 	done := make(chan struct{})
-	go func() { // its join is done: Release waits for it
+	go func() { // joined by done: Release waits for it
 		_, _ = p.Wait()
 		close(done)
 	}()
@@ -149,15 +146,15 @@ func launch(ctx context.Context, exe, dir string, cfg Config) (status string, re
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.Is(err, io.EOF):
-		err = errors.Join(fmt.Errorf("it died while coming up: see %s", log.Name()), werr)
+		err = errors.Join(fmt.Errorf("it died during its start: see %s", log.Name()), werr)
 	}
 	_ = p.Kill()
 	<-done
 	return "", nil, err
 }
 
-// Attach finds the shim of dir again, for example after the agent was
-// restarted. ErrGone says that none lives there: Replay tells how far it came.
+// Attach finds the shim of dir again, for example after a restart of the agent. ErrGone:
+// none runs there; Replay says how far it came.
 func Attach(ctx context.Context, dir string) (*Client, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -166,7 +163,7 @@ func Attach(ctx context.Context, dir string) (*Client, error) {
 	c := &Client{dir: dir}
 	resp, err := c.call(ctx, request{Op: opHello})
 	if errors.Is(err, ErrGone) && ctx.Err() == nil {
-		// One that is on its way up counts as living.
+		// A shim that is coming up counts as running.
 		if err := awaitSpawn(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("attach to shim in %s: %w", dir, err)
 		}
@@ -182,11 +179,11 @@ func Attach(ctx context.Context, dir string) (*Client, error) {
 	return c, nil
 }
 
-// Client talks to one shim. Its methods may be called at once from several
-// goroutines; each uses a connection of its own.
+// Client talks to one shim. Its methods may be called from several goroutines at once; each
+// uses a connection of its own.
 type Client struct {
 	dir    string
 	key    launcher.Key
 	held   net.Conn        // DieWithClient: as long as this is open
-	reaped <-chan struct{} // closed once our child is gone; nil: it isn't ours
+	reaped <-chan struct{} // closed once our child is gone; nil: it is not ours
 }

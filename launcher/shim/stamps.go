@@ -12,36 +12,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stamp says when output came: the stream's bytes from Offset on at Time or
-// later, those before it earlier.
+// Stamp says when output came: the stream's bytes from Offset on at Time or later, those
+// before it earlier.
 type Stamp struct {
 	Time   time.Time
 	Offset int64
 }
 
-// stampBytes hold a Stamp: two big-endian numbers of 64 bits, milliseconds since 1970
-// and the offset.
+// stampBytes is the size of a Stamp: two big-endian numbers of 64 bits, milliseconds since
+// 1970 and the offset.
 const stampBytes = 16
 
-// StampsName is the file beside a stream's first part that holds its Stamps.
+// StampsName is the file beside a stream's first part that has its Stamps.
 func StampsName(path string) string { return path + ".times" }
 
-// StampEvery is how long after a stamp the next one is made, if there is output
-// then. It grows with the age of the first one, so that a month's output, in
-// which an hour is looked for rather than a second, has half a megabyte of them.
+// StampEvery is how long after a stamp the next one is made, if there is output then. It
+// grows with the age of the first one, so that a month's output, where an hour is searched
+// for rather than a second, has half a megabyte of them.
 func StampEvery(first, last time.Time) time.Duration {
 	return max(time.Second, last.Sub(first)/4096)
 }
 
-// stamper writes a stream's Stamps, in a file that is open only for that: it is
-// seldom. What cannot be written is left out: output matters more.
+// stamper writes a stream's Stamps. It opens the file for each, as they are rare. A stamp
+// that cannot be written is left out: output matters more.
 type stamper struct {
 	path        string // of the stream's first part
 	count       int64
 	first, last time.Time
 }
 
-// goOn counts the stamps that are there.
+// goOn counts the existing stamps.
 func (s *stamper) goOn() {
 	there, err := ReadStamps(s.path, 0)
 	if err != nil || len(there) == 0 {
@@ -71,8 +71,8 @@ func (s *stamper) mark(now time.Time, offset int64) {
 	}
 }
 
-// ReadStamps reads the stamps of the stream whose first part is path, but for the
-// first skip, in the order of their offsets. A stream without any gives none.
+// ReadStamps reads the stamps of the stream whose first part is path, without the first
+// skip, in the order of their offsets. A stream without stamps gives none.
 func ReadStamps(path string, skip int) ([]Stamp, error) {
 	f, err := os.Open(StampsName(path))
 	if errors.Is(err, fs.ErrNotExist) {

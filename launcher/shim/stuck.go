@@ -11,9 +11,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// tellStuck says, once, who is left when KILL has had its time. The kernel lets
-// nobody die who waits for a file server, a disk or a device that never
-// answers; there is nothing more to do here but to go on looking.
+// tellStuck reports, once, what is left when KILL has had its time. The kernel does not let
+// a process die that waits for a file server, a disk or a device that never answers; the
+// shim can only keep looking.
 func (a *attempt) tellStuck() {
 	if a.phase != killing || a.stuckAt.IsZero() || !a.due(a.stuckAt) {
 		return
@@ -32,14 +32,15 @@ func (a *attempt) tellStuck() {
 	}
 	members := a.cg.procs()
 	for _, p := range procs {
-		// A dead leader whose other threads live counts, and is in no list of the living.
+		// A dead leader whose other threads live counts, and is in no list of living
+		// processes.
 		if !known[p.PID] && (p.PPID == os.Getpid() || slices.Contains(members, p.PID)) {
 			found = append(found, p)
 		}
 	}
 	found = slices.DeleteFunc(found, func(p proc.Stat) bool { state, _ := proc.Here.Stuck(p.PID); return state == "" })
 	if len(found) == 0 {
-		a.stuckAt = a.now.Add(killAgain) // it died just now, or its output is still on its way
+		a.stuckAt = a.now.Add(killAgain) // it died just now, or its output is still being read
 		a.due(a.stuckAt)
 		return
 	}
@@ -49,15 +50,15 @@ func (a *attempt) tellStuck() {
 		ranks[r.pid] = r.Rank.Rank
 	}
 	text := stuckText(found, ranks)
-	a.log.Warn("killed in vain", "processes", text)
+	a.log.Warn("processes cannot be killed", "processes", text)
 	a.note(Event{Kind: Stuck, Rank: AllRanks, Why: text})
 }
 
 // mostStuck bounds how many processes are named.
 const mostStuck = 4
 
-// stuckText names who does not die, and what of: ranks is by PID, and a process
-// is counted to the rank whose session it is in.
+// stuckText names the processes that do not die, and why: ranks is by PID, and a process
+// belongs to the rank whose session it is in.
 func stuckText(procs []proc.Stat, ranks map[int]int) string {
 	var texts []string
 	for _, p := range procs[:min(len(procs), mostStuck)] {

@@ -8,15 +8,15 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// Usage is what the living processes of one attempt hold.
+// Usage is what the living processes of one attempt use.
 type Usage struct {
 	Bytes int64 // anonymous and shared memory in RAM; pages shared by two count twice
 	GPU   bool  // one of them has an NVIDIA GPU open
 }
 
-// Usages finds the attempts of this machine by SPARKRUN_GANG in the environment
-// that a process was born with, or that its parent was. It reads the whole
-// process table: a matter of milliseconds, for moments that matter.
+// Usages finds the attempts of this machine by SPARKRUN_GANG in the initial environment of
+// a process, or of its parent. It reads the whole process table: that takes milliseconds,
+// so it is for rare moments.
 func Usages() map[launcher.Key]Usage {
 	procs, _ := proc.Here.All()
 	parents := map[int]int{}

@@ -14,15 +14,15 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
-// protocolVersion is 1 for ever: what comes later comes as a new op or a new
-// field that an old shim passes over.
+// protocolVersion is 1 for ever: additions are new ops, or new fields that an old shim
+// ignores.
 const protocolVersion = 1
 
-// maxRequest bounds one request line: launcher's limits times its most ranks
-// would be more, but no kernel would exec such ranks on one node.
+// maxRequest bounds one request line: launcher's limits for the most ranks would be more,
+// but no kernel would exec such ranks on one node.
 const maxRequest = 64 << 20
 
-// Errors a shim, or the lack of one, answers with.
+// Errors of a shim, or of a folder without one.
 var (
 	ErrGone       = errors.New("no shim lives here")
 	ErrAlive      = errors.New("its shim still lives")
@@ -71,7 +71,7 @@ type request struct {
 	End    bool             `json:"end,omitempty"`    // input
 	Window *launcher.Window `json:"window,omitempty"` // resize
 
-	Session string           `json:"guest,omitempty"` // exec, and what begins with it
+	Session string           `json:"guest,omitempty"` // exec, and the ops that begin with it
 	Argv    []text           `json:"argv,omitempty"`  // exec
 	Env     []text           `json:"env,omitempty"`   // exec
 	Stdin   bool             `json:"stdin,omitempty"` // exec
@@ -155,7 +155,7 @@ func faultOf(err error) *fault {
 	return &fault{"refused", err.Error()}
 }
 
-// err gives the sentinel back to the client's side, with the shim's words.
+// err restores the sentinel on the client's side, with the shim's text.
 func (f fault) err() error {
 	for _, c := range codes {
 		if c.code == f.Code {
@@ -173,8 +173,8 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.kind }
 
-// decodeRequest reads one line. The request it gives with an error has the id
-// to answer under, as far as it could be read.
+// decodeRequest reads one line. The request that it returns with an error has the id to
+// answer under, as far as it could be read.
 func decodeRequest(line []byte) (request, error) {
 	var r request
 	if err := json.Unmarshal(line, &r); err != nil {
@@ -190,7 +190,7 @@ func decodeRequest(line []byte) (request, error) {
 			return r, fmt.Errorf("%s: %w: %w", r.Op, ErrRequest, err)
 		}
 		if hasContainer(r.Ranks) != (r.Op == opContain || r.Op == opContainMore) {
-			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s and %s, and others are not", r.Op,
+			return r, fmt.Errorf("%s: %w: ops for ranks in containers are %s and %s", r.Op,
 				ErrRequest, opContain, opContainMore)
 		}
 	case opAgain:
@@ -237,7 +237,7 @@ func decodeRequest(line []byte) (request, error) {
 	return r, nil
 }
 
-// validSession is what an op about an exec session has to have.
+// validSession checks what an op about an exec session needs.
 func (r request) validSession() error {
 	want := ""
 	switch {

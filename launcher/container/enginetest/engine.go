@@ -1,6 +1,6 @@
-// Package enginetest gives tests a real container engine of their own: dockerd, in
-// a network namespace and with folders that go when the tests are over. An image in
-// it has busybox and nothing else.
+// Package enginetest gives tests a real container engine of their own: dockerd, in a
+// network namespace and with folders that are removed after the tests. Its image has
+// busybox and nothing else.
 package enginetest
 
 import (
@@ -21,17 +21,16 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// patience bounds what an engine does in a second or two, on a machine that has
-// other work.
+// patience bounds what an engine does in a second or two on an idle machine.
 const patience = 90 * time.Second
 
-// Image is the one that is there.
+// Image is the only image.
 const Image = "sparkrun-test:1"
 
-// Engine is one that runs, or did.
+// Engine is a dockerd that runs, or ran.
 type Engine struct {
 	Dir, Socket string
-	// Half is a program, linked statically, that is either half of a container.
+	// Half is a static program that is either half of a container.
 	Half    string
 	ImageID string
 
@@ -39,17 +38,17 @@ type Engine struct {
 	ended chan struct{}
 }
 
-// New starts one. Close ends it, with whatever runs in it.
+// New starts an engine. Close ends it, with all containers in it.
 func New() (*Engine, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("start an engine: it takes root: run the tests as root")
+		return nil, errors.New("start an engine: this needs root: run the tests as root")
 	}
 	for _, p := range []string{"dockerd", "busybox", "unshare"} {
 		if _, err := exec.LookPath(p); err != nil {
 			return nil, fmt.Errorf("start an engine: %w: install docker.io and busybox-static", err)
 		}
 	}
-	// Not in a test's own folder: a unix socket's path has 108 bytes.
+	// Not in a test's own folder: a unix socket's path has at most 108 bytes.
 	dir, err := os.MkdirTemp("/var/tmp", "sr-dockerd-")
 	if err != nil {
 		return nil, err
@@ -62,10 +61,10 @@ func New() (*Engine, error) {
 	return e, nil
 }
 
-// Group is the cgroup, as the engine's driver writes it, in which all its containers are.
+// Group is the parent cgroup of all its containers, as the engine's driver writes it.
 func (e *Engine) Group() string { return "/" + filepath.Base(e.Dir) }
 
-// Run starts dockerd, anew after a Halt, and waits until it answers.
+// Run starts dockerd, also after a Halt, and waits until it answers.
 func (e *Engine) Run() error {
 	log, err := os.OpenFile(filepath.Join(e.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -82,7 +81,7 @@ func (e *Engine) Run() error {
 	}
 	cmd, ended := e.cmd, make(chan struct{})
 	e.ended = ended
-	go func() { // its join is ended
+	go func() { // joined by ended
 		_ = cmd.Wait()
 		close(ended)
 	}()
@@ -106,7 +105,7 @@ func (e *Engine) Run() error {
 	}
 }
 
-// Halt ends dockerd and leaves containers running.
+// Halt ends dockerd and leaves its containers running.
 func (e *Engine) Halt() error {
 	_ = e.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -203,7 +202,7 @@ func (e *Engine) bring() error {
 	})
 }
 
-// busybox is a root file system of it alone.
+// busybox is a root file system with busybox alone.
 func busybox() (io.Reader, error) {
 	path, err := exec.LookPath("busybox")
 	if err != nil {
