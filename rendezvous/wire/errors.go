@@ -34,6 +34,8 @@ var (
 	ErrUnreachable = errors.New("does not answer")
 	// ErrOlder: the other side does not know the request.
 	ErrOlder = errors.New("its agent is of an older version, which cannot do this: bring all machines to one version")
+	// ErrNoCall: the JSON face has no such path.
+	ErrNoCall = errors.New("no such call")
 )
 
 // codes maps sentinels to what travels. The order matters where an error wraps
@@ -63,6 +65,7 @@ var codes = []struct {
 	{"too-many-jobs", rendezvous.ErrTooManyJobs, http.StatusTooManyRequests},
 	{"invalid", launcher.ErrInvalid, http.StatusBadRequest},
 	{"unknown-retry", ErrUnknownRetry, http.StatusConflict},
+	{"no-call", ErrNoCall, http.StatusNotFound},
 	{"no-reader", ErrNoReader, http.StatusConflict},
 	{"stale-fence", launcher.ErrStaleFence, http.StatusConflict},
 	{"no-fence", launcher.ErrNoBarrier, http.StatusConflict},

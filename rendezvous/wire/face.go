@@ -2,7 +2,9 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +25,9 @@ import (
 // cannot set it.
 const FaceHost = "sparkrun"
 
+// facing tells whether a request is the JSON face's.
+func facing(r *http.Request) bool { return r.Header.Get("Content-Type") != mimeCBOR }
+
 // faceRefuses says why a request that is no CBOR is not answered.
 func faceRefuses(row *Row, r *http.Request) (status int, err error) {
 	_, empty := row.newReq().(*Empty)
@@ -32,6 +37,9 @@ func faceRefuses(row *Row, r *http.Request) (status int, err error) {
 	case r.Host != FaceHost:
 		return http.StatusMisdirectedRequest,
 			fmt.Errorf("%w: name the host %s, as in http://%[2]s%s", ErrDenied, FaceHost, row.Path())
+	case r.URL.RawQuery != "" || r.URL.ForceQuery:
+		return http.StatusBadRequest,
+			fmt.Errorf("%w: POST the request as JSON: a query string is not read", launcher.ErrInvalid)
 	case r.Method == http.MethodPost, r.Method == http.MethodGet && (empty || row.Asks):
 		return 0, nil
 	}
@@ -52,7 +60,7 @@ func fromFace(b []byte, m any) error {
 	err := dec.Decode(&v)
 	if err == nil {
 		if _, more := dec.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("something is behind it")
+			err = errors.New("want one JSON value, with nothing behind it")
 		}
 	}
 	if err == nil {
@@ -69,58 +77,114 @@ func fromFace(b []byte, m any) error {
 	return nil
 }
 
-// plainly converts a JSON value into the form that encoding/json reads for a type: it refuses fields that are not
-// named exactly, and turns durations like "10s" into nanoseconds.
+// plainly converts a JSON value into the form that encoding/json reads for a type: it turns durations like "10s" into
+// nanoseconds, and refuses fields that are not named exactly and values of another type. at is the value's path.
 func plainly(v any, t reflect.Type, at string) (any, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t == reflect.TypeFor[time.Duration]() {
-		text, ok := v.(string)
-		if !ok {
-			return v, nil
-		}
+	text, isText := v.(string)
+	switch {
+	case v == nil: // as if it were missing
+		return nil, nil
+	case t == reflect.TypeFor[time.Duration]():
 		d, err := time.ParseDuration(text)
-		return int64(d), err
-	}
-	if readsItself(t) {
+		if err != nil {
+			return nil, wants(at, `a duration like "90s" or "1m30s"`)
+		}
+		return int64(d), nil
+	case readsItself(t):
+		if b, err := json.Marshal(v); err != nil || json.Unmarshal(b, reflect.New(t).Interface()) != nil {
+			return nil, wants(at, itself(t))
+		}
+		return v, nil
+	case t == reflect.TypeFor[[]byte]():
+		if _, err := base64.StdEncoding.DecodeString(text); err != nil || !isText {
+			return nil, wants(at, "a string in base64")
+		}
 		return v, nil
 	}
-	var err error
-	switch v := v.(type) {
-	case map[string]any:
-		fields := FieldsOf(t)
-		for name, x := range v {
-			var of reflect.Type
-			switch f, ok := fields[name]; {
-			case ok:
-				of = f.Type
-			case t.Kind() == reflect.Map:
-				of = t.Elem()
-			default:
-				return nil, fmt.Errorf("no field is called %q", at+name)
-			}
-			if v[name], err = plainly(x, of, at+name+"."); err != nil {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		return fieldsPlainly(v, t, at)
+	case reflect.Slice, reflect.Array:
+		list, ok := v.([]any)
+		if !ok {
+			return nil, wants(at, "a list")
+		}
+		for i, x := range list {
+			var err error
+			if list[i], err = plainly(x, t.Elem(), fmt.Sprintf("%s[%d]", at, i)); err != nil {
 				return nil, err
 			}
 		}
-	case []any:
-		if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
-			return v, nil // which encoding/json refuses
-		}
-		for i, x := range v {
-			if v[i], err = plainly(x, t.Elem(), at); err != nil {
-				return nil, err
-			}
-		}
+		return list, nil
+	}
+	if b, err := json.Marshal(v); err != nil || json.Unmarshal(b, reflect.New(t).Interface()) != nil {
+		return nil, wants(at, scalar(t))
 	}
 	return v, nil
+}
+
+func fieldsPlainly(v any, t reflect.Type, at string) (any, error) {
+	object, ok := v.(map[string]any)
+	if !ok {
+		return nil, wants(at, "an object")
+	}
+	if at != "" {
+		at += "."
+	}
+	fields := FieldsOf(t)
+	for name, x := range object {
+		var of reflect.Type
+		switch f, ok := fields[name]; {
+		case ok:
+			of = f.Type
+		case t.Kind() == reflect.Map:
+			of = t.Elem()
+		default:
+			return nil, fmt.Errorf("no field is called %q", at+name)
+		}
+		var err error
+		if object[name], err = plainly(x, of, at+name); err != nil {
+			return nil, err
+		}
+	}
+	return object, nil
+}
+
+func wants(at, what string) error { return fmt.Errorf("%s: want %s", cmp.Or(at, "request"), what) }
+
+// scalar is what JSON has for a type that is neither an object nor a list.
+func scalar(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "a whole number from 0 up"
+	}
+	return "a whole number"
 }
 
 // readsItself tells whether a type has its own JSON encoding.
 func readsItself(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+// itself is what such a type is in JSON.
+func itself(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[time.Time]():
+		return "a time like \"2026-01-31T12:00:00Z\""
+	case reflect.TypeFor[launcher.Ports]():
+		return "a port or a range of ports, like \"8000\" or \"8000-8010\""
+	}
+	return "a string"
 }
 
 // FieldsOf gives the fields of a message by their names in JSON; none if it is not a struct.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,8 @@ func TestFace(t *testing.T) {
 		Jobs.Serve(func(context.Context, Caller, Empty) (JobsResponse, error) {
 			return JobsResponse{Jobs: make([]rendezvous.JobStatus, 1), Problem: "no leader"}, nil
 		}),
+		Launch.Serve(func(context.Context, Caller, LaunchRequest, func(rendezvous.Progress) error) error { return nil }),
+		Input.Serve(func(context.Context, Caller, InputRequest) (Empty, error) { return Empty{}, nil }),
 		Signal.Serve(func(context.Context, Caller, SignalRequest) (Empty, error) { return Empty{}, nil }),
 	)
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
@@ -68,15 +71,24 @@ func TestFace(t *testing.T) {
 		"a question without a request":  {"GET", "/v1/status", "", nil, 200, "\n  \"self\": \"spark1 & co\",\n"},
 		"a POST of nothing":             {"POST", "/v1/status", "", nil, 200, "spark1"},
 		"a request":                     {"POST", "/v1/stop", `{"job":"train","grace":"1m30s"}`, nil, 200, `"job": "train"`},
-		"nanoseconds":                   {"POST", "/v1/stop", `{"job":"train","grace":90000000000}`, nil, 200, `"job": "train"`},
+		"a duration without a unit":     {"POST", "/v1/stop", `{"job":"train","grace":3}`, nil, 400, `grace: want a duration like \"90s\"`},
 		"an error":                      {"POST", "/v1/stop", `{"job":"other"}`, nil, 404, `"code":"no-job"`},
 		"a GET of what does something":  {"GET", "/v1/stop", "", nil, 405, "POST"},
 		"another method":                {"PUT", "/v1/status", "", nil, 405, "POST"},
 		"an unknown field":              {"POST", "/v1/stop", `{"job":"train","grase":"1s"}`, nil, 400, `\"grase\"`},
 		"a field in other letters":      {"POST", "/v1/stop", `{"Job":"train"}`, nil, 400, `\"Job\"`},
-		"an unknown field further down": {"POST", "/v1/input", `{"job":"x","window":{"hight":3}}`, nil, 404, ""},
-		"no duration":                   {"POST", "/v1/stop", `{"job":"train","grace":"soon"}`, nil, 400, "invalid duration"},
-		"a number for text":             {"POST", "/v1/stop", `{"job":7}`, nil, 400, "invalid"},
+		"an unknown field further down": {"POST", "/v1/input", `{"job":"x","window":{"hight":3}}`, nil, 400, `\"window.hight\"`},
+		"no duration":                   {"POST", "/v1/stop", `{"job":"train","grace":"soon"}`, nil, 400, "grace: want a duration"},
+		"a number for text":             {"POST", "/v1/stop", `{"job":7}`, nil, 400, "job: want a string"},
+		"a list for the request":        {"POST", "/v1/stop", `[]`, nil, 400, "request: want an object"},
+		"text for a list":               {"POST", "/v1/launch", `{"spec":{"stages":[{"argv":["hostname"]}]}}`, nil, 400, "spec.stages[0].argv[0]: want a list"},
+		"a fraction":                    {"POST", "/v1/launch", `{"spec":{"nodes":1.5}}`, nil, 400, "spec.nodes: want a whole number"},
+		"text for a bool":               {"POST", "/v1/launch", `{"spec":{"wait":"yes"}}`, nil, 400, "spec.wait: want true or false"},
+		"a bare port":                   {"POST", "/v1/launch", `{"spec":{"publish":[80]}}`, nil, 400, `spec.publish[0]: want a port or a range of ports, like \"8000\"`},
+		"no time":                       {"POST", "/v1/launch", `{"spec":{"submitted":"now"}}`, nil, 400, "spec.submitted: want a time like"},
+		"no base64":                     {"POST", "/v1/input", `{"job":"x","data":"?"}`, nil, 400, "data: want a string in base64"},
+		"a null":                        {"POST", "/v1/watch", `{"job":null}`, nil, 200, "running"},
+		"a query string":                {"GET", "/v1/status?wait_nodes=9", "", nil, 400, "a query string is not read"},
 		"no JSON":                       {"POST", "/v1/stop", `{"job":`, nil, 400, "invalid"},
 		"something behind":              {"POST", "/v1/stop", `{"job":"train"}{}`, nil, 400, "behind"},
 		"no UTF-8":                      {"POST", "/v1/stop", "{\"job\":\"\xff\"}", nil, 400, "UTF-8"},
@@ -87,8 +99,9 @@ func TestFace(t *testing.T) {
 		"a stream that fails later":     {"POST", "/v1/watch", `{"job":"lost"}`, nil, 200, "\n{\"error\":{\"code\":\"retry\",\"message\":\"try again\"}}\n"},
 		"a reply without content":       {"POST", "/v1/signal", `{"job":"train","signal":15}`, nil, 200, "{}"},
 		"jobs, as ps --json":            {"GET", "/v1/jobs", "", nil, 200, "\n    \"no_leader\": true,\n"},
-		"no such call":                  {"GET", "/v1/dance", "", nil, 404, ""},
-		"a call of members":             {"POST", "/members/keep-ca", "{}", nil, 404, ""},
+		"no such call":                  {"GET", "/v1/dance", "", nil, 404, "{\"code\":\"no-call\",\"message\":\"/v1/dance: no such call: `sparkrun help api` lists the calls\"}"},
+		"a path below a call":           {"GET", "/v1/jobs/", "", nil, 404, `"code":"no-call"`},
+		"a call of members":             {"POST", "/members/keep-ca", "{}", nil, 404, `"code":"no-call"`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +143,7 @@ func TestFaceKeepsEveryField(t *testing.T) {
 			continue
 		}
 		want := fullOf(row.newReq())
-		b, err := json.Marshal(want)
+		b, err := json.Marshal(spelled(t, reflect.ValueOf(want)))
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
@@ -142,6 +155,32 @@ func TestFaceKeepsEveryField(t *testing.T) {
 			t.Errorf("%s: %s", path, d)
 		}
 	}
+}
+
+// spelled is a request as JSON has it, with durations as users write them.
+func spelled(t *testing.T, v reflect.Value) any {
+	t.Helper()
+	if v.Kind() == reflect.Pointer {
+		return spelled(t, v.Elem())
+	}
+	switch {
+	case v.Type() == reflect.TypeFor[time.Duration]():
+		return time.Duration(v.Int()).String()
+	case readsItself(v.Type()), v.Type() == reflect.TypeFor[[]byte]():
+	case v.Kind() == reflect.Struct:
+		object := map[string]any{}
+		for name, f := range FieldsOf(v.Type()) {
+			object[name] = spelled(t, v.FieldByIndex(f.Index))
+		}
+		return object
+	case v.Kind() == reflect.Slice:
+		list := []any{}
+		for _, x := range v.Seq2() {
+			list = append(list, spelled(t, x))
+		}
+		return list
+	}
+	return v.Interface()
 }
 
 // Forwarding: once, on the caller's behalf; nobody's second hop; and the loss of the leader says: try again.

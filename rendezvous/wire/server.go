@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -86,17 +87,26 @@ func (s *Server) knows(row *Row) bool {
 func (s *Server) Users() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if row := Find(r.URL.Path); row != nil && !row.ForUsers() {
-			http.NotFound(w, r)
+			noCall(w, r)
 			return
 		}
 		s.ServeHTTP(w, r)
 	})
 }
 
+// noCall answers a path that is no row's. This program's own clients take a bare 404 for ErrOlder.
+func noCall(w http.ResponseWriter, r *http.Request) {
+	if !facing(r) {
+		http.NotFound(w, r)
+		return
+	}
+	Refuse(w, fmt.Errorf("%s: %w: `sparkrun help api` lists the calls", r.URL.Path, ErrNoCall))
+}
+
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	row := Find(r.URL.Path)
 	if row == nil || !s.knows(row) {
-		http.NotFound(w, r)
+		noCall(w, r)
 		return
 	}
 	ctx := r.Context()
@@ -109,7 +119,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Refuse(w, err)
 		return
 	}
-	out := &reply{w: w, streams: row.Streams, face: r.Header.Get("Content-Type") != mimeCBOR}
+	out := &reply{w: w, streams: row.Streams, face: facing(r)}
 	read := theCodec.Unmarshal
 	if out.face {
 		if status, err := faceRefuses(row, r); err != nil {
