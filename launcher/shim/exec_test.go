@@ -148,7 +148,7 @@ func TestExecLeft(t *testing.T) {
 	b.hear()
 	stubborn.leave()
 	b.awaits(t, "the rank alone", func() bool { return len(b.alive()) == 1 })
-	forks := b.exec(t, "forks", 0, `trap "" TERM; say up; i=0; while [ $i -lt 3000 ]; do sleep 1004 & i=$((i+1)); done; wait`)
+	forks := b.exec(t, "forks", 0, `trap "" TERM; say up; i=0; while [ $i -lt 1000 ]; do sleep 1004 & i=$((i+1)); done; wait`)
 	b.hear()
 	forks.leave()
 	b.awaits(t, "the rank alone, with none that was forked meanwhile", func() bool { return len(b.alive()) == 1 })
