@@ -529,7 +529,7 @@ func TestContainerFlags(t *testing.T) {
 		"exec --pull always -- x":                            "--pull: it is of containers",
 		"exec --image i --pull often -- x":                   "want missing or always or never",
 		"exec --image i --image-map i -- x":                  "want NAME=REF",
-		"exec --image i --docker-arg=--privileged -- x":      "no container of sparkrun's is privileged",
+		"exec --image i --docker-arg=--privileged -- x":      "no privileged containers",
 		"exec --image i --docker-arg --shm-size -- x":        "--docker-arg",
 		"exec --image i --shm-size many --nodes 2 -- x":      "want a size",
 		"exec --image i --docker-arg=--network=bridge -- x":  "ranks use the host's network",

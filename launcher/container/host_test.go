@@ -249,7 +249,7 @@ func TestPlacesOfMounts(t *testing.T) {
 	must(t, os.Symlink("there", filepath.Join(dir, "link")))
 	for below, want := range map[string]string{
 		"there/deep": "", "missing": "missing in there: not found here: create it", "there/no/such": "not found here",
-		"link/deep": "behind, a link", "file": "a folder where a file",
+		"link/deep": "a link, or lies behind one", "file": "a folder and must be a file",
 		"file/x": "not found here",
 	} {
 		s := Spec{Mounts: []Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/work/" + below}}}

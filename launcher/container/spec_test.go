@@ -159,7 +159,7 @@ func TestValidateNamesWhatIsWrong(t *testing.T) {
 
 func TestDockerArgs(t *testing.T) {
 	for word, want := range map[string]string{
-		"--privileged":     "no container of sparkrun's is privileged",
+		"--privileged":     "no privileged containers",
 		"--network=bridge": "host's network",
 		"--rm":             "recorded",
 		"--volume=/:/host": "use --mount",

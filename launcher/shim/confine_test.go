@@ -66,7 +66,7 @@ func TestConfinedInVain(t *testing.T) {
 		"no folder":    {func(r *Rank) { r.Dir = "/no/such" }, `working folder "/no/such": not found`},
 		"no processor": {func(r *Rank) { r.CPUs = []int{1023} }, "bind to processors [1023]: invalid argument"},
 		"above the kernel's": {func(r *Rank) { r.Ulimits[0].Soft, r.Ulimits[0].Hard = 1<<40, 1<<40 },
-			"ulimit nofile=1099511627776:1099511627776: operation not permitted: it is above what the agent itself may have"},
+			"ulimit nofile=1099511627776:1099511627776: operation not permitted: the agent's own limit is lower"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := spawn(t)

@@ -356,7 +356,7 @@ func TestRefusedConfig(t *testing.T) {
 	}
 	b = set(t)
 	if _, err := Spawn(b.ctx, "/bin/false", b.dir, b.cfg); err == nil ||
-		!strings.Contains(err.Error(), "died while coming up") {
+		!strings.Contains(err.Error(), "died during its start") {
 		t.Errorf("a program that is no shim: %v", err)
 	}
 }
