@@ -30,9 +30,13 @@ func TestServeLlamacpp(t *testing.T) {
 		return l.serveWith("spark2", append(append([]string{"llamacpp", "--nodes", "3", "--restart", "no"}, programs...), more...)...)
 	}
 
-	// A file that is not there is told before anything starts.
-	if said := launch("/models/none.gguf").ended(t); !strings.Contains(said, "/models/none.gguf") || strings.Contains(said, "is ready") {
-		t.Errorf("no file: %s", said)
+	// A file that is not there is told before anything starts, by a dry run too, and also where --stage brings another.
+	const refusal = "file /models/none.gguf: not found here: the job's first machine alone needs it"
+	for _, more := range [][]string{{}, {"--stage", model}, {"--stage", model, "--dry-run"}} {
+		said := launch(append(more, "/models/none.gguf")...).ended(t)
+		if !strings.Contains(said, refusal) || strings.Contains(said, "is ready") {
+			t.Errorf("no file, %q: %s", more, said)
+		}
 	}
 
 	s := launch("--on", "spark1,spark2,spark3", "--name", "served", model, "--", "--ctx-size", "256")
@@ -49,7 +53,10 @@ func TestServeLlamacpp(t *testing.T) {
 	if out := l.on("spark1", "ps", "-eo", "args").must(t).out; !strings.Contains(out, "--rpc 192.168.100.12:50052,192.168.100.13:50052 --metrics") {
 		t.Errorf("on the first machine: %s", out)
 	}
-	if out := l.on("spark1", "curl", "-s", "-m", "2", "telnet://10.250.0.12:50052"); out.code == 28 || out.code == 0 {
+	if out := l.on("spark1", "sparkrun", "ps", "served").must(t).out; !strings.Contains(out, "--rpc 192.168.100.12:50052,192.168.100.13:50052 --metrics --host 172.30.0.11 ") {
+		t.Errorf("ps shows of it: %s", out)
+	}
+	if out := l.on("spark1", "curl", "-s", "-m", "2", "telnet://172.30.0.12:50052"); out.code == 28 || out.code == 0 {
 		t.Errorf("an RPC server answers on the management network, too: %s", out)
 	}
 	var answer struct {
