@@ -68,7 +68,7 @@ func (ch *checker) limits() {
 		severity, who := envgen.SeverityWarning, "ranks"
 		switch {
 		case f.User == "root":
-			who = "ranks of others than root, who is exempt,"
+			who = "ranks of other users than root"
 		case l.Value < leastMemlock:
 			severity = envgen.SeverityError
 		}

@@ -45,7 +45,7 @@ func TestMachines(t *testing.T) {
 		{code: codeMemlock, severity: "error", change: func(f *Facts) { f.Limits.Memlock = &Limit{Value: 8 * mib} },
 			says: "8 MiB"},
 		{code: codeMemlock, severity: "warning",
-			change: func(f *Facts) { f.Limits.Memlock, f.User = &Limit{Value: 8 * mib}, "root" }, says: "root, who is exempt"},
+			change: func(f *Facts) { f.Limits.Memlock, f.User = &Limit{Value: 8 * mib}, "root" }, says: "ranks of other users than root on "},
 		{code: codeMemlock, severity: "error", change: func(f *Facts) {
 			f.Limits = Limits{Memlock: &Limit{Value: 8 * mib},
 				PAM: []string{"/etc/security/limits.conf:3 * soft memlock unlimited"}}

@@ -105,7 +105,7 @@ func TestNetplan(t *testing.T) {
 		l.do("sync", h) // the lab's sysfs learns of new addresses by hand
 	}
 	eventually(t, patience, "a job meets on the new addresses", func() bool {
-		return strings.Contains(l.on("spark2", "sparkrun", "launch", "exec", "--nodes", "2", "--dry-run", "--", "true").out, "meet at 192.168.177.11")
+		return strings.Contains(l.on("spark2", "sparkrun", "launch", "exec", "--nodes", "2", "--dry-run", "--", "true").out, "head address 192.168.177.11")
 	})
 	l.on("spark2", "sparkrun", "launch", "exec", "-d", "--nodes", "2", "--name", "busy", "--", "sleep", "300").must(t)
 	r = l.on("spark1", "sparkrun", "netplan", "rollback", "--yes")

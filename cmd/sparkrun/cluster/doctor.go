@@ -92,6 +92,9 @@ func runDoctor(ctx context.Context, a *app.App, o doctorOptions) error {
 			return err
 		}
 	} else {
+		if o.request.Fix && len(res.Mended) == 0 {
+			a.Say("--fix: found nothing that it mends, and has changed nothing")
+		}
 		tellDoctor(a, res, o.quiet)
 	}
 	if ofSeverity(res.Findings, envgen.SeverityError) > 0 {

@@ -32,7 +32,7 @@ func NewExecCmd(a *app.App) *cobra.Command {
 	opts := &execOptions{}
 	cmd := &cobra.Command{
 		Use:   "exec JOB [flags] -- COMMAND [ARG...]",
-		Short: "Run a command in the place of a running rank",
+		Short: "Run a command beside a running rank",
 		Long: `Runs COMMAND beside a rank of a running job: on its machine, as its user, in its
 working directory, with its environment and its limits. JOB is an id, the beginning
 of one, or a name. COMMAND is not given to a shell: write sh -c '...' where one is meant.
@@ -78,7 +78,7 @@ in the background stays until then. Only the job's user, and root, may do this.`
 		},
 	}
 	fs := cmd.Flags()
-	fs.IntVar(&opts.rank, "rank", 0, "the rank whose place it is")
+	fs.IntVar(&opts.rank, "rank", 0, "the rank beside which it runs")
 	fs.BoolVarP(&opts.stdin, "stdin", "i", false, "pass this command's standard input on")
 	fs.BoolVarP(&opts.tty, "tty", "t", false, "give it a terminal, and this one to it")
 	return cmd

@@ -14,7 +14,7 @@ func NewLaunchExecCmd(a *app.App, opts *launch.Options, run launch.Starter) *cob
 		Short: "Run any program, once a rank",
 		Long: `Runs COMMAND on the chosen machines, once a rank. It is not given to a shell: write
 sh -c '...' where one is meant. Flags come before the command. It gets the same
-variables as a torch worker. With --serve it is a service: sparkrun launch --help.`,
+variables as a torch worker. With --serve it is a service: sparkrun help serving.`,
 		Example: `  sparkrun launch exec --nodes 3 -- hostname
   sparkrun launch exec --nodes 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'
   sparkrun launch exec -d --name nightly --on spark2 -- ./nightly.sh

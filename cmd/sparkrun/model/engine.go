@@ -1,6 +1,8 @@
 package model
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
@@ -44,6 +46,7 @@ func NewEngineCmd(a *app.App, e engine.Engine, opts *launch.Options, run launch.
 	if e.Image == "" {
 		fs.Lookup("runtime").Usage = "run it on the host, or in a container (default: host, but with an image)"
 	}
+	fs.Lookup("port").Usage = fmt.Sprintf("the port of its API (default: %d)", e.Port)
 	for name, usage := range e.Usages {
 		fs.Lookup(name).Usage = usage
 	}

@@ -47,7 +47,7 @@ func bindServe(cmd *cobra.Command, o *serveOptions, l *launch.Options) {
 	fs.Var(app.Positive{N: &s.TP}, "tp",
 		"tensor parallelism: `N` machines work on each layer together (default: from the machines and the model)")
 	fs.Var(app.Positive{N: &s.PP}, "pp",
-		"pipeline parallelism: the layers are dealt out to `N` machines (default: likewise)")
+		"pipeline parallelism: the layers are dealt out to `N` machines (default: from the machines and the model)")
 	fs.StringVar(&s.Host, "host", "",
 		"the `ADDRESS` that the server listens on (default: the first machine's on the management network)")
 	fs.Var(app.Positive{N: &s.Port}, "port", "the port of its API (default: the server's own)")

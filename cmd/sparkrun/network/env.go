@@ -107,7 +107,7 @@ func runEnv(ctx context.Context, a *app.App, o envOptions) error {
 	case "docker":
 		return writeEnvFile(a.Out, p.Vars)
 	}
-	fmt.Fprintf(a.Out, "%s, node rank %d of %s; they meet at %s (%s)\n", p.Host, p.NodeRank,
+	fmt.Fprintf(a.Out, "%s, node rank %d of %s; head address %s (%s)\n", p.Host, p.NodeRank,
 		strings.Join(p.Hosts, ", "), p.Head, p.Why)
 	rows := [][]string{{"VARIABLE", "VALUE", "SOURCE"}}
 	for _, v := range p.Vars {
