@@ -65,19 +65,58 @@ func TestHelpCommand(t *testing.T) {
 		code      int
 		out, errs string
 	}{
-		{args: []string{"help"}, out: "Topics of the guide"},
+		{args: []string{"help"}, out: "Chapters of the guide"},
 		{args: []string{"help", "habits"}, out: "# What you know"},
 		{args: []string{"help", "fabric"}, out: "# "}, // a topic and a command: the topic
 		{args: []string{"help", "launch", "vllm"}, out: "Starts vLLM"},
 		{args: []string{"launch", "--help=all"}, out: "--start-timeout"},
 		{args: []string{"help", "fabrik"}, code: 2, errs: "did you mean fabric?"},
-		{args: []string{"help", "quantum"}, code: 2, errs: "topics: "},
-		{args: []string{"help", "launch", "nonsense"}, code: 2, errs: `no topic or command "launch nonsense"`},
+		{args: []string{"help", "quantum"}, code: 2, errs: "chapters: "},
+		{args: []string{"help", "launch", "nonsense"}, code: 2, errs: `no chapter or command "launch nonsense"`},
 		{args: []string{"ps", "--help=some"}, code: 2, errs: "--help=all"},
 	} {
 		code, out, errs := cli(t, apptest.Agent(), c.args...)
 		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
 			t.Errorf("%q: code %d, %.200q, %q", c.args, code, out, errs)
+		}
+	}
+}
+
+// A word or a flag of another tool is answered from the chapter habits, one of a server by its engine's row.
+func TestOtherToolsWords(t *testing.T) {
+	const behind = "the server's own flags come behind --: sparkrun launch "
+	for line, want := range map[string]string{
+		"srun -N 2 hostname":                      "unknown command \"srun\" for sparkrun: for `srun -N 2 ",
+		"docker run -v a:b ubuntu":                "there is `sparkrun launch exec --image IMAGE -- CMD`",
+		"rm train":                                "there is `sparkrun stop JOB`",
+		"get pods":                                "for `get pods` there is `sparkrun ps`",
+		"delete node spark2":                      "there is `sparkrun node remove HOST`",
+		"cancel train":                            "`sparkrun help habits`",
+		"node lst -q":                             "unknown command \"lst\" for sparkrun node",
+		"launch torchrn -q":                       "unknown workload \"torchrn\": did you mean torchrun?",
+		"stop -t 5 train":                         "there is `sparkrun stop --grace 60s JOB`",
+		"ps -x":                                   "unknown shorthand flag: 'x' in -x\n",
+		"launch exec -it -- bash":                 "for `-it` (docker) there is `-t`",
+		"launch exec --gres=gpu:1 -- x":           "there is `--gpus 1`",
+		"launch mpi -x A=1 -- x":                  "`-x K=V` (mpirun) there is `--env K=V`",
+		"launch torchrun --rdzv_endpoint a:1 t":   "there is nothing: all is worked out",
+		"launch torchrun --nproc-per-node gpu t":  "nothing: a Spark has one GPU",
+		"launch torchrun --nproc_per_node 0 t":    "want 1 or more\n",
+		"launch exec --gpu 1 -- x":                "did you mean --gpus?",
+		"launch exec --frobnicate -- x":           "`sparkrun help habits`",
+		"run r --max-model-len 4096":              "-o NAME=VALUE gives a recipe's value another",
+		"launch llamacpp m -ngl 99":               behind + "llamacpp MODEL -- -ngl",
+		"launch llamacpp m --rpc a:1":             "it is told where the others are",
+		"launch llamacpp -m m.gguf":               "sparkrun launch llamacpp MODEL",
+		"launch vllm m --max-model-len 4096":      behind + "vllm MODEL -- --max-model-len",
+		"launch vllm m --tensor-parallel-size 2":  "--tp N says it",
+		"launch vllm m --api-key x":               "--secret VLLM_API_KEY",
+		"launch vllm m --nnodes-per-rack 2":       behind + "vllm",
+		"launch sglang --model-path m":            "sparkrun launch sglang MODEL",
+		"launch trtllm m --gpus-per-node 1 -- -x": behind + "trtllm",
+	} {
+		if code, _, errs := cli(t, apptest.Agent(), strings.Fields(line)...); code == 0 || !strings.Contains(errs, want) {
+			t.Errorf("%s: code %d, %s, want %q", line, code, errs, want)
 		}
 	}
 }

@@ -41,7 +41,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	app.Group(root)
 	showVersion, alone := root.Flags().BoolP("version", "v", false, "version for sparkrun"), root.RunE
 	root.RunE = func(cmd *cobra.Command, args []string) error {
-		if *showVersion {
+		if *showVersion && len(args) == 0 {
 			return cluster.PrintVersion(cmd.Context(), a, cluster.VersionOptions{})
 		}
 		return alone(cmd, args)
@@ -49,6 +49,9 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if words := cmd.Flags().Args(); len(words) > 0 && cmd.HasSubCommands() {
+			return cmd.RunE(cmd, words) // the command is what is unknown, and its flags are not ours
+		}
 		return app.Usagef("%s%s", plainly(err), elsewhere(cmd, err))
 	})
 	root.PersistentFlags().StringVar(&a.Context, "context", "", "the cluster to use, of those of sparkrun context list")
@@ -100,32 +103,66 @@ func plainly(err error) string {
 	return text
 }
 
-// elsewhere gives launch's name for a flag of mpirun or srun that it does not have.
+// elsewhere says what a flag that a command does not have is here, by its engine's row and the chapter habits.
 func elsewhere(cmd *cobra.Command, err error) string {
-	var unknown *pflag.NotExistError
+	command, launches := strings.TrimPrefix(cmd.CommandPath(), "sparkrun "), isLaunch(cmd)
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return after(": ", help.HabitOfFlag(command, "--"+bad.GetFlag().Name+" "+bad.GetValue(), launches))
+	}
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	switch {
-	case !errors.As(err, &unknown):
+	case !ok:
 		return ""
-	case cmd.CommandPath() == "sparkrun exec":
+	case command == "exec":
 		return ": what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"
-	case !isLaunch(cmd):
+	}
+	word := "--" + unknown.GetSpecifiedName()
+	if short := unknown.GetSpecifiedShortnames(); short != "" {
+		word = "-" + short
+	}
+	e, serves := engine.Named(cmd.Name())
+	if serves {
+		if said := e.Instead(word); said != "" {
+			return ": " + said
+		}
+	}
+	said := help.HabitOfFlag(command, word, launches)
+	if said == "" {
+		said = nearFlag(cmd, word)
+	}
+	switch {
+	case serves:
+		said += "; the server's own flags come behind --: sparkrun launch " + e.Name + " MODEL -- " + word
+	case command == "run":
+		said += "; -o NAME=VALUE gives a recipe's value another; a server's own flags come behind --"
+	case said == "" && launches:
+		said = "`sparkrun help habits` has what other tools' flags are here"
+	}
+	return after(": ", strings.TrimPrefix(said, "; "))
+}
+
+// after is text behind a sign, and nothing where there is no text.
+func after(sign, text string) string {
+	if text == "" {
 		return ""
 	}
-	switch unknown.GetSpecifiedName() {
-	case "n", "np", "N", "ntasks":
-		return ": --nodes is how many machines, torchrun's --nproc-per-node how many ranks on each"
-	case "H", "host", "nodelist", "w":
-		return ": --on names machines"
-	case "x":
-		return ": --env K=V sets a variable"
-	case "solo":
-		return ": --nodes 1 takes one machine"
-	case "hosts", "cluster":
-		return ": --on names machines, --nodes says how many"
-	case "gpu-mem", "gpu-memory-utilization", "max-model-len", "served-model-name", "max-num-seqs":
-		return ": -o NAME=VALUE gives a recipe's value another; a server's own flags come behind --"
+	return sign + text
+}
+
+// nearFlag names the flags of a command that one may have been meant for.
+func nearFlag(cmd *cobra.Command, word string) string {
+	const least = 5 // shorter ones are near to too many
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	meant := help.Near(names, word)
+	if len(word) < least || len(meant) == 0 {
+		return ""
 	}
-	return ""
+	return "did you mean " + strings.Join(meant, " or ") + "?"
 }
 
 // newLaunchCommands is launch with all workloads. Tests pass their own run.

@@ -56,16 +56,41 @@ func (f Flag) Stands(words []string) bool {
 
 // remedy says what is done in the place of a flag that is decided here.
 func (f Flag) remedy() string {
-	const each = "each machine is told its own"
 	switch f.ours {
 	case "":
-		return each + ": leave it out"
+		return "each machine gets its own value: leave it out"
 	case "--nodes":
-		return "how many machines there are says --nodes N (or --on HOST,HOST), and " + each
+		return "--nodes N (or --on HOST,HOST) says how many machines there are: leave it out"
 	case "--on":
-		return "which machines these are, and in which order, says --on HOST,HOST, and " + each
+		return "--on HOST,HOST says which machines these are, and in which order: leave it out"
 	}
 	return f.ours
+}
+
+// Instead says what launch has in the place of a server's flag; empty: nothing, so that it comes behind --.
+func (e Engine) Instead(word string) string {
+	for _, no := range e.secrets() {
+		if _, _, is := no.flag.Is(word); is {
+			return no.remedy
+		}
+	}
+	for _, f := range e.decided {
+		if _, _, is := f.Is(word); is {
+			return f.remedy()
+		}
+	}
+	for _, f := range []struct {
+		flag Flag
+		ours string
+	}{
+		{e.TP, "--tp N says it"}, {e.PP, "--pp N says it"}, {e.DP, "--dp N says it"},
+		{e.Recipes.Model, "the model comes without a flag: sparkrun launch " + e.Name + " MODEL"},
+	} {
+		if _, _, is := f.flag.Is(word); is {
+			return f.ours
+		}
+	}
+	return ""
 }
 
 // without leaves the flag and its value out.

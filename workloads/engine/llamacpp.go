@@ -29,13 +29,14 @@ func llamacppEngine() Engine {
 		Host:    Flag{Name: "--host"},
 		Listen:  Flag{Name: "--port"},
 		Served:  Flag{Name: "--alias", Other: []string{"-a"}},
-		decided: []Flag{{Name: "--rpc", ours: "--nodes"}},
+		decided: []Flag{{Name: "--rpc", ours: "it is told where the others are: leave it out"}},
 		hides: []hiding{
 			{Flag{Name: "--ssl-cert-file"}, "by TLS"}, {Flag{Name: "--ssl-key-file"}, "by TLS"},
 			{Flag{Name: "--api-prefix"}, "below a path of its own"},
 		},
-		Key:    Key{Secret: "LLAMA_API_KEY", Remedy: "give it with --secret LLAMA_API_KEY"},
-		caches: []string{".cache/llama.cpp"},
+		Key:     Key{Secret: "LLAMA_API_KEY", Remedy: "give it with --secret LLAMA_API_KEY"},
+		Recipes: Recipes{Model: Flag{Name: "--model", Other: []string{"-m", "-hf", "--hf-repo"}}},
+		caches:  []string{".cache/llama.cpp"},
 		Signs: launcher.Server{
 			// A request's tokens are counted when it has ended; until then the steps of its engine are.
 			Metrics: launcher.ServerMetrics{

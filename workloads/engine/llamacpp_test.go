@@ -34,7 +34,7 @@ func TestLlamacppRefuses(t *testing.T) {
 		"a file":           {workloads.Serve{Model: "m.gguf"}, "model m.gguf: invalid: a file is named by its full path, or from ./"},
 		"each layer cut":   {workloads.Serve{Model: "/m.gguf", TP: 2}, "--tp 2: invalid: llamacpp does not spread over machines that way"},
 		"on some":          {workloads.Serve{Model: "/m.gguf", PP: 3}, "--pp 3: invalid: llama.cpp deals out the layers to all machines: --nodes 3, or --pp 2"},
-		"which machines":   {workloads.Serve{Model: "/m.gguf", Args: []string{"--rpc", "h:1"}}, "--rpc stands after --: invalid: how many machines there are says --nodes N"},
+		"which machines":   {workloads.Serve{Model: "/m.gguf", Args: []string{"--rpc", "h:1"}}, "--rpc stands after --: invalid: it is told where the others are"},
 		"a key":            {workloads.Serve{Model: "/m.gguf", Args: []string{"--api-key", "k"}}, "give it with --secret LLAMA_API_KEY"},
 		"a token in short": {workloads.Serve{Model: "org/m", Args: []string{"-hft", "k"}}, "give it with --secret HF_TOKEN"},
 		"TLS":              {workloads.Serve{Model: "/m.gguf", Args: []string{"--ssl-cert-file", "c"}}, "llamacpp would answer by TLS"},

@@ -99,17 +99,24 @@ func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 // KeyFlag is that of a server which takes a key of its API on its command line.
 var KeyFlag = Flag{Name: "--api-key", Least: "--api-k"}
 
-// noSecrets refuses flags that hold one, and says where it is given instead.
-func (e Engine) noSecrets(words []string) error {
-	for _, no := range []struct {
-		flag   Flag
-		remedy string
-	}{
+// secret is a flag that holds one, and where it is given instead.
+type secret struct {
+	flag   Flag
+	remedy string
+}
+
+func (e Engine) secrets() []secret {
+	return []secret{
 		{KeyFlag, e.Key.Remedy},
 		{Flag{Name: "--admin-api-key", Least: "--adm"}, "leave it out"}, // SGLang's
 		{Flag{Name: "--ssl-keyfile-password", Least: "--ssl-keyfile-"}, "leave it out"},
 		{Flag{Name: "--hf-token", Least: "--hf-t", Other: []string{"-hft"}}, "give it with --secret HF_TOKEN"},
-	} {
+	}
+}
+
+// noSecrets refuses flags that hold one.
+func (e Engine) noSecrets(words []string) error {
+	for _, no := range e.secrets() {
 		if _, given := no.flag.In(words); given {
 			return fmt.Errorf("%s: %w: a secret has no place in a command, which the cluster's record keeps and others see: "+
 				"%s", no.flag.Name, launcher.ErrInvalid, no.remedy)

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
@@ -58,6 +59,9 @@ func Group(cmd *cobra.Command) {
 			return cmd.Help()
 		}
 		near := ""
+		if !cmd.HasParent() {
+			near = "; `sparkrun help` lists the commands, `sparkrun help habits` what they are called elsewhere"
+		}
 		s := cmd.SuggestionsFor(args[0])
 		for _, c := range cmd.Commands() { // a synonym that we list is a better guess than a similar word
 			if slices.Contains(c.SuggestFor, args[0]) {
@@ -66,6 +70,9 @@ func Group(cmd *cobra.Command) {
 		}
 		if len(s) > 0 {
 			near = fmt.Sprintf(": did you mean %s?", strings.Join(s, " or "))
+		}
+		if known := help.HabitOfCommand(args); known != "" && !cmd.HasParent() {
+			near = ": " + known + "; `sparkrun help habits` has more"
 		}
 		return Usagef("unknown command %q for %s%s", args[0], cmd.CommandPath(), near)
 	}

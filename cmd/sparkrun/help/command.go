@@ -20,10 +20,10 @@ type Output struct {
 
 func newCommand(o Output) *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [TOPIC | COMMAND...]",
+		Use:   "help [CHAPTER | COMMAND...]",
 		Short: "Read the guide, or a command's help",
 		Long: `Shows a chapter of the guide, or the help of a command; alone it lists both. A word
-that is a topic and a command is the topic: sparkrun COMMAND --help is the command's.
+that is a chapter and a command is the chapter: sparkrun COMMAND --help is the command's.
 
 On a terminal $PAGER shows a chapter, where that is set. The chapters are manual pages,
 too, where a package has installed them: man sparkrun-serving.`,
@@ -48,16 +48,16 @@ too, where a package has installed them: man sparkrun-serving.`,
 				_, err := io.WriteString(cmd.OutOrStdout(), Of(c, false))
 				return err
 			}
-			about := "; topics: " + strings.Join(words, ", ")
+			about := "; chapters: " + strings.Join(words, ", ")
 			for _, c := range root.Commands() {
 				if c.IsAvailableCommand() {
 					words = append(words, c.Name())
 				}
 			}
-			if meant := near(words, args[0]); len(meant) > 0 {
+			if meant := Near(words, args[0]); len(meant) > 0 {
 				about = ": did you mean " + strings.Join(meant, " or ") + "?"
 			}
-			return o.Usage("no topic or command %q%s", strings.Join(args, " "), about)
+			return o.Usage("no chapter or command %q%s", strings.Join(args, " "), about)
 		},
 	}
 }

@@ -101,9 +101,9 @@ func Chapters(cmd *cobra.Command) []string {
 	return nil
 }
 
-// near gives the words that may have been meant, best first, by cobra's rules for
+// Near gives the words that may have been meant, best first, by cobra's rules for
 // suggestions.
-func near(words []string, typed string) []string {
+func Near(words []string, typed string) []string {
 	all := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, w := range words {
 		all.AddCommand(&cobra.Command{Use: w, Run: func(*cobra.Command, []string) {}})

@@ -76,8 +76,8 @@ func Install(root *cobra.Command, nouns Nouns, o Output) {
 		root.AddCommand(n.Commands...)
 		root.Annotations[groupKey+n.Title] = strings.Join(names, " ")
 	}
-	root.PersistentFlags().VarPF(&modeFlag{}, "help", "h", "show this; --help=all: every flag, "+
-		"every word").NoOptDefVal = "true"
+	root.PersistentFlags().VarPF(&modeFlag{}, "help", "h", "show this; --help=all: all flags, "+
+		"and the whole text").NoOptDefVal = "true"
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		mode, _ := cmd.Flag("help").Value.(*modeFlag)
 		cmd.Print(Of(cmd, mode != nil && mode.all))
@@ -120,7 +120,7 @@ func render(cmd *cobra.Command, all bool) string {
 		fmt.Fprintf(&b, "More of this one: --help=all%s\n", hidden)
 	}
 	if names := Chapters(cmd); len(names) > 0 {
-		fmt.Fprintf(&b, "Chapters of the guide: sparkrun help %s\n", strings.Join(names, "|"))
+		fmt.Fprintf(&b, "Read more: sparkrun help %s\n", strings.Join(names, "|"))
 	}
 	return b.String()
 }
@@ -164,7 +164,7 @@ func list(b *strings.Builder, cmd *cobra.Command, group, indent string) {
 
 // topics lists the chapters: by name, or with their titles.
 func topics(b *strings.Builder, titles bool) {
-	b.WriteString("\nTopics of the guide: sparkrun help TOPIC\n")
+	b.WriteString("\nChapters of the guide: sparkrun help CHAPTER\n")
 	line := " "
 	for _, t := range Topics() {
 		if titles {
@@ -227,7 +227,7 @@ func flags(b *strings.Builder, cmd *cobra.Command, all bool) string {
 	case all:
 		write("Flags of every command", shared)
 	case own.HasAvailableFlags():
-		write("Flags of every workload", shared)
+		write("Common flags", shared)
 	default:
 		write("Flags", shared)
 	}

@@ -38,7 +38,7 @@ func NewCmd(a *app.App, opts *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "launch [flags] WORKLOAD -- ...",
 
-		SuggestFor: []string{"start", "srun", "mpirun"},
+		SuggestFor: []string{"start"},
 		Short:      "Start a job on some of the machines",
 		Long: `Starts a job and follows it: its ranks' output as [rank] line, then their exit code.
 Every machine checks that it could start its ranks, and only then any rank starts. When
