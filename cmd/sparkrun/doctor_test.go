@@ -70,6 +70,18 @@ spark2: ip link set dev y mtu 9000 (not done: it may carry management)
 	}
 }
 
+// Where --fix finds nothing that it mends, it says so.
+func TestDoctorMendsNothing(t *testing.T) {
+	for line, want := range map[string]string{
+		"doctor --fix": "sparkrun: --fix: found nothing that it mends, and has changed nothing\n", "doctor": "",
+	} {
+		res := wire.DoctorResponse{Findings: []envgen.Finding{mtuLow}}
+		if code, _, e := cli(t, apptest.Agent(&apptest.FakeCluster{Finds: res}), strings.Fields(line)...); code != 0 || e != want {
+			t.Errorf("%s: code %d, %q, want %q", line, code, e, want)
+		}
+	}
+}
+
 func TestDoctorAsks(t *testing.T) {
 	c := &apptest.FakeCluster{Finds: wire.DoctorResponse{Self: "spark1", Findings: []envgen.Finding{islands}}}
 	code, out, _ := cli(t, apptest.Agent(c), "doctor", "--node", "spark2", "--fix", "--json")

@@ -44,7 +44,7 @@ func TestServiceFlags(t *testing.T) {
 		"max-restarts":   {"--serve 8000 --max-restarts 2", nil, "a service has --restart"},
 		"stdin":          {"--serve 8000 --stdin 0", nil, "nobody stays to read it"},
 		"standalone":     {"--serve 8000 --standalone", nil, "which takes an agent"},
-		"on-failure":     {"--serve 8000 --on-failure continue", nil, "is tried again"},
+		"on-failure":     {"--serve 8000 --on-failure continue", nil, "or is restarted"},
 		"something else": {"--serve 8000 --probe once", nil, "want health or generate"},
 	}
 	for name, tt := range tests {
