@@ -269,7 +269,8 @@ func readRelease(text string) (Release, error) {
 
 // suits says why the next release must not replace the one that a host has.
 func (h *host) suits(next Release) error {
-	if !h.cfg.Upgrade.Downgrade && h.has.Version != "" && (next.Protocol < h.has.Protocol || older(next.Version, h.has.Version)) {
+	if !h.cfg.Upgrade.Downgrade && h.has.Version != "" &&
+		(next.Protocol < h.has.Protocol || older(next.Version, h.has.Version)) {
 		return fmt.Errorf("it has release %s (protocol %d), and %s (protocol %d) is older: an older one cannot read "+
 			"what a newer one has written in the record. --downgrade installs it all the same",
 			h.has.Version, h.has.Protocol, next.Version, next.Protocol)

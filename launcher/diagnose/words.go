@@ -36,7 +36,8 @@ func (ev evidence) evaluate(e launcher.Exit) launcher.Exit {
 	if e.ByUs { // its own errors are then not known, only what had hit it before
 		for _, lines := range [][]string{ev.lines, ev.aside} {
 			lines, _ = ev.logs.unprefixed(lines)
-			e.Words = cmp.Or(e.Words, plain.Cut(plain.Strip(ev.logs.killedProcess(withoutSource(lines), "")), launcher.MaxWordsBytes))
+			e.Words = cmp.Or(e.Words,
+				plain.Cut(plain.Strip(ev.logs.killedProcess(withoutSource(lines), "")), launcher.MaxWordsBytes))
 		}
 		return e
 	}
