@@ -19,7 +19,7 @@ func TestExecEndsWithItsCaller(t *testing.T) {
 		return ctx.Err()
 	}))
 	enough := errors.New("enough")
-	if err := Exec.Call(t.Context(), c, ExecRequest{Job: "abcd"},
+	if err := Exec.Call(t.Context(), c, ExecRequest{Job: "abcd", Session: "g", Argv: []string{"true"}},
 		func(ExecChunk) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("Exec: %v", err)
 	}

@@ -58,6 +58,8 @@ func TestFace(t *testing.T) {
 			return JobsResponse{Jobs: make([]rendezvous.JobStatus, 1), Problem: "no leader"}, nil
 		}),
 		Launch.Serve(func(context.Context, Caller, LaunchRequest, func(rendezvous.Progress) error) error { return nil }),
+		Exec.Serve(func(context.Context, Caller, ExecRequest, func(ExecChunk) error) error { return nil }),
+		ExecReach.Serve(func(context.Context, Caller, ExecReachRequest) (Empty, error) { return Empty{}, nil }),
 		Input.Serve(func(context.Context, Caller, InputRequest) (Empty, error) { return Empty{}, nil }),
 		Signal.Serve(func(context.Context, Caller, SignalRequest) (Empty, error) { return Empty{}, nil }),
 	)
@@ -94,7 +96,7 @@ func TestFace(t *testing.T) {
 		"no UTF-8":                      {"POST", "/v1/stop", "{\"job\":\"\xff\"}", nil, 400, "UTF-8"},
 		"too long":                      {"POST", "/v1/stop", `{"job":"` + strings.Repeat("x", maxMessage) + `"}`, nil, 400, "more than"},
 		"another host":                  {"GET", "/v1/status", "", host("localhost:8080"), 421, "http://sparkrun/v1/status"},
-		"a stream":                      {"POST", "/v1/watch", `{"job":"train"}`, nil, 200, "{\"step\":\"running\",\"time\":"},
+		"a stream":                      {"POST", "/v1/watch", `{"job":"train"}`, nil, 200, "{\"step\":\"running\",\"time\":\"0001-01-01T00:00:00Z\",\"job\":\"\"}\n"},
 		"a stream that fails at once":   {"POST", "/v1/watch", `{"job":"none"}`, nil, 404, `"code":"no-job"`},
 		"a stream that fails later":     {"POST", "/v1/watch", `{"job":"lost"}`, nil, 200, "\n{\"error\":{\"code\":\"retry\",\"message\":\"try again\"}}\n"},
 		"a reply without content":       {"POST", "/v1/signal", `{"job":"train","signal":15}`, nil, 200, "{}"},
@@ -117,6 +119,11 @@ func TestFace(t *testing.T) {
 				t.Errorf("stopped with %+v", stopped)
 			}
 		})
+	}
+	// The commands come by the same check.
+	below := -time.Second
+	if _, err := Stop.Call(t.Context(), s.As(alice), StopRequest{Job: "train", Grace: &below}); !errors.Is(err, launcher.ErrInvalid) {
+		t.Errorf("a command's grace below zero: %v", err)
 	}
 	// The same rights.
 	if w := faceOf(s, Caller{}, "GET", "/v1/status", ""); w.Code != 403 || !strings.Contains(w.Body.String(), `"code":"denied"`) {

@@ -8,6 +8,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // Row is one procedure, apart from the types of its messages.
@@ -243,6 +246,45 @@ func (s Streamed[Req, Res]) Around(
 		}
 		return fn(ctx, c, *req.(*Req), func(m Res) error { return send(&m) }, all)
 	}}
+}
+
+// checked are requests with limits of their own, by whatever way they come.
+type checked interface{ check() error }
+
+func (r StopRequest) check() error {
+	if r.Grace != nil {
+		return notNegative("grace", *r.Grace)
+	}
+	return nil
+}
+
+func (r NetplanApplyRequest) check() error { return notNegative("grace", r.Grace) }
+
+func (r ExecRequest) check() error {
+	if len(r.Argv) == 0 || r.Argv[0] == "" {
+		return fmt.Errorf("argv: %w: want a command", launcher.ErrInvalid)
+	}
+	return validSession(r.Session)
+}
+
+func (r ExecReachRequest) check() error { return validSession(r.Session) }
+
+func notNegative(field string, d time.Duration) error {
+	if d < 0 {
+		return fmt.Errorf("%s %s: %w: want 0 or more", field, d, launcher.ErrInvalid)
+	}
+	return nil
+}
+
+// maxSession bounds the name of an exec session in bytes; it is the shim's limit.
+const maxSession = 64
+
+func validSession(name string) error {
+	if name == "" || len(name) > maxSession {
+		return fmt.Errorf("guest: %w: want the caller's name for the command, of 1 to %d bytes", launcher.ErrInvalid,
+			maxSession)
+	}
+	return nil
 }
 
 // aboutIt are requests that say what their line in the audit log is about; false: it only

@@ -361,7 +361,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		}
 		for path, row := range rows {
 			reached = ""
-			err := c.do(t.Context(), row, row.newReq(), func(any) error { return nil })
+			err := c.do(t.Context(), row, fullOf(row.newReq()), func(any) error { return nil })
 			if may := slices.Contains(caller.may, row.Who); may && (err != nil || reached != path) {
 				t.Errorf("%s: %s: %v", caller.name, path, err)
 			} else if !may && (!errors.Is(err, ErrDenied) || reached != "") {

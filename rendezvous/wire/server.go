@@ -194,6 +194,11 @@ func (s *Server) audited(row *Row, c Caller, req any, send sender) (sends sender
 }
 
 func (s *Server) route(ctx context.Context, row *Row, c Caller, req any, send sender) error {
+	if c, ok := req.(checked); ok {
+		if err := c.check(); err != nil {
+			return err
+		}
+	}
 	call := s.here[row]
 	switch {
 	case call.everywhere != nil:
