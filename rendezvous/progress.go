@@ -38,7 +38,7 @@ type Progress struct {
 	// Generation that this entry is about: each has its own steps.
 	Generation launcher.Generation `json:"generation,omitempty"`
 	Host       string              `json:"host,omitempty"`
-	Rank       int                 `json:"rank"` // StepExited
+	Rank       *int                `json:"rank,omitempty"` // StepExited
 	Exit       *launcher.Exit      `json:"exit,omitempty"`
 	Text       string              `json:"text,omitempty"`
 	Plan       *Plan               `json:"plan,omitempty"`    // StepPlanned

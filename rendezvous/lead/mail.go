@@ -239,7 +239,7 @@ func (r *run) rankIs(p *placement, st launcher.RankStatus) {
 		p.ranks[st.Rank] = cur
 	}
 	if cur.Advance(st) && st.State == launcher.RankEnded {
-		r.tell(rendezvous.Progress{Step: rendezvous.StepExited, Time: st.Time, Host: p.Host, Rank: st.Rank, Exit: st.Exit})
+		r.tell(rendezvous.Progress{Step: rendezvous.StepExited, Time: st.Time, Host: p.Host, Rank: &st.Rank, Exit: st.Exit})
 	}
 }
 

@@ -51,7 +51,7 @@ func seen(events []rendezvous.Progress) (out []string) {
 		case rendezvous.StepStage:
 			out = append(out, p.Text)
 		case rendezvous.StepExited:
-			out = append(out, fmt.Sprintf("exited %d", p.Rank))
+			out = append(out, fmt.Sprintf("exited %d", *p.Rank))
 		case rendezvous.StepRunning:
 			out = append(out, "running")
 		}

@@ -222,7 +222,9 @@ func (s sieve) fresh(p rendezvous.Progress) bool {
 	case rendezvous.StepPrepared, rendezvous.StepRefused, rendezvous.StepStarted:
 		key += " " + p.Host
 	case rendezvous.StepExited:
-		key += fmt.Sprintf(" %d", p.Rank)
+		if p.Rank != nil {
+			key += fmt.Sprintf(" %d", *p.Rank)
+		}
 	case rendezvous.StepNodeDown, rendezvous.StepNodeUp:
 		key = "node " + p.Host // these two steps alternate
 	}

@@ -401,7 +401,7 @@ func TestEventsAreToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := rendezvous.Progress{Step: rendezvous.StepNodeDown, Host: "b"}
 		up := rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: "b"}
-		exit := rendezvous.Progress{Step: rendezvous.StepExited, Host: "b", Rank: 1, Exit: &launcher.Exit{}}
+		exit := rendezvous.Progress{Step: rendezvous.StepExited, Host: "b", Rank: new(1), Exit: &launcher.Exit{}}
 		g := &apptest.FakeRunner{}
 		g.OnLaunch = func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			if err := apptest.TellAll(tell, apptest.Planned(2), apptest.Started("a"), apptest.Started("b"),

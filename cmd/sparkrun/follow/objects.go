@@ -30,7 +30,6 @@ type (
 	eventLine struct {
 		Type string `json:"type"` // "event"
 		rendezvous.Progress
-		Rank *int `json:"rank,omitempty"` // of "exited", in place of Progress.Rank
 		// URL is the address of a service ("serves").
 		URL string `json:"url,omitempty"`
 	}

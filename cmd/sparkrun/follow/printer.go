@@ -218,9 +218,6 @@ func (p *Printer) event(e rendezvous.Progress) error {
 
 func (p *Printer) tell(e rendezvous.Progress) error {
 	line := eventLine{Type: "event", Progress: e}
-	if e.Step == rendezvous.StepExited {
-		line.Rank = &e.Rank
-	}
 	if e.Service != nil && e.Service.Addr != "" {
 		line.URL = "http://" + e.Service.Addr
 	}

@@ -178,7 +178,7 @@ func TestPrinterJSON(t *testing.T) {
 	p.json = true
 	for _, err := range []error{
 		p.event(rendezvous.Progress{Step: rendezvous.StepStarted, Job: "j", Host: "spark1"}),
-		p.event(rendezvous.Progress{Step: rendezvous.StepExited, Job: "j", Host: "spark1", Rank: 0}),
+		p.event(rendezvous.Progress{Step: rendezvous.StepExited, Job: "j", Host: "spark1", Rank: new(0)}),
 		p.event(rendezvous.Progress{Step: rendezvous.StepEnded, Job: "j"}), // while output is on its way
 		p.take(apptest.Out(0, 0, "a <b>\n")),
 		p.take(apptest.Errs(1, 0, "")), // nothing
