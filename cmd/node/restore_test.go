@@ -67,7 +67,7 @@ func TestRestore(t *testing.T) {
 	go wire.Launch.Call(t.Context(), one.client(), wire.LaunchRequest{Spec: runs}, func(rendezvous.Progress) error { return nil })
 	one.eventually("the job runs", func() bool { return one.stateOf(runs.ID) == rendezvous.StateRuns })
 	content, s := two.snapshot() // by whoever leads
-	if _, err := one.restores(content, s.Sum, false); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "leads") {
+	if _, err := one.restores(content, s.Sum, false); !errors.Is(err, wire.ErrConflict) || !strings.Contains(err.Error(), "leads") {
 		t.Errorf("beside a leader: %v", err)
 	}
 	later := command(1, 1, "true") // and is not in it

@@ -171,7 +171,7 @@ func TestRaftRestore(t *testing.T) {
 		t.Errorf("nobody agreed: exit %d, %s, %+v", code, errs, f.requests)
 	}
 	f.restore = func(wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
-		return wire.RaftRestoreResponse{}, fmt.Errorf("%w: spark2 leads", wire.ErrDenied)
+		return wire.RaftRestoreResponse{}, fmt.Errorf("%w: spark2 leads", wire.ErrConflict)
 	}
 	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != app.ExitFailure ||
 		!strings.Contains(errs, "spark2 leads") {

@@ -52,7 +52,7 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("nobody agreed: %s", d)
 	}
 
-	f.Requests, f.Err = nil, fmt.Errorf("%w: spark1 leads", wire.ErrDenied)
+	f.Requests, f.Err = nil, fmt.Errorf("%w: spark1 leads", wire.ErrConflict)
 	if code, _, errs = cli(t, b, "takeover", "--confirm-dead", "spark1", "--yes"); code != app.ExitFailure ||
 		!strings.Contains(errs, "spark1 leads") {
 		t.Errorf("refused: exit %d, %s", code, errs)

@@ -200,12 +200,12 @@ func (l *Leader) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReq
 	m := roster[i]
 	if m.Ready {
 		return wire.Acknowledged{},
-			fmt.Errorf("mark %s dead: %w: its agent answers and knows what runs there", r.Host, wire.ErrDenied)
+			fmt.Errorf("mark %s dead: %w: its agent answers and knows what runs there", r.Host, wire.ErrConflict)
 	}
 	at := AddressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, l.cfg.Inventory.Load())
 	if sign := l.SignOfLife(ctx, m.ID, at); sign != "" {
 		return wire.Acknowledged{},
-			fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrDenied, sign)
+			fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrConflict, sign)
 	}
 	if err := l.Brain.MarkDead(m.ID); err != nil {
 		return wire.Acknowledged{}, err

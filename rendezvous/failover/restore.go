@@ -138,11 +138,11 @@ func (f *Failover) nothingBetter(ctx context.Context, b rendezvous.Backup) error
 	case f.cfg.Self.Host:
 		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force the "+
 			"snapshot takes its place in a new epoch, "+
-			"and what was recorded since is merged into it as far as other machines have a copy", wire.ErrDenied, host)
+			"and what was recorded since is merged into it as far as other machines have a copy", wire.ErrConflict, host)
 	default:
 		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force %s leads a "+
 			"new epoch that begins with the snapshot, "+
-			"%s gives way, and what it has recorded is merged into it", wire.ErrDenied, host, f.cfg.Self.Host, host)
+			"%s gives way, and what it has recorded is merged into it", wire.ErrConflict, host, f.cfg.Self.Host, host)
 	}
 	if err := f.NoLeader(); errors.Is(err, wire.ErrRetry) {
 		return err
@@ -151,7 +151,7 @@ func (f *Failover) nothingBetter(ctx context.Context, b rendezvous.Backup) error
 	if e := f.cfg.Record.Epoch(); f.HasRecord() && (e.Compare(b.Epoch) > 0 || e == b.Epoch && index >= b.Index) {
 		return fmt.Errorf("%w: %s has a newer copy of the record (entry %d, the snapshot has %d): `sudo sparkrun "+
 			"takeover` goes on with that one. "+
-			"With --force the snapshot takes its place", wire.ErrDenied, f.cfg.Self.Host, index, b.Index)
+			"With --force the snapshot takes its place", wire.ErrConflict, f.cfg.Self.Host, index, b.Index)
 	}
 	return nil
 }

@@ -51,14 +51,14 @@ func (f *Failover) confirmed(ctx context.Context, hosts []string) (dead []launch
 	if f.leads.Load() {
 		return nil, 0, fmt.Errorf("%w: %s leads already, and launches; if %s is off, its jobs are tried again after `sudo "+
 			"sparkrun mark-dead %s`",
-			wire.ErrDenied, f.cfg.Self.Host, strings.Join(hosts, ", "), strings.Join(hosts, " "))
+			wire.ErrConflict, f.cfg.Self.Host, strings.Join(hosts, ", "), strings.Join(hosts, " "))
 	}
 	if leader, _ := f.raft.Leader(); leader != "" {
-		return nil, 0, fmt.Errorf("%w: %s leads", wire.ErrDenied, f.cfg.Dial.HostOf(launcher.NodeID(leader)))
+		return nil, 0, fmt.Errorf("%w: %s leads", wire.ErrConflict, f.cfg.Dial.HostOf(launcher.NodeID(leader)))
 	}
 	if !f.HasRecord() {
 		return nil, 0, fmt.Errorf("%w: %s has no copy of the record: type it on a machine that `sparkrun status` calls "+
-			"standby or voter", wire.ErrDenied, f.cfg.Self.Host)
+			"standby or voter", wire.ErrConflict, f.cfg.Self.Host)
 	}
 	var ids []launcher.NodeID
 	for _, h := range hosts {
@@ -80,7 +80,7 @@ func (f *Failover) confirmed(ctx context.Context, hosts []string) (dead []launch
 	})
 	for i, sign := range signs {
 		if sign != "" {
-			return nil, 0, fmt.Errorf("%w: %s is not dead: %s; start its agent, or switch it off first", wire.ErrDenied,
+			return nil, 0, fmt.Errorf("%w: %s is not dead: %s; start its agent, or switch it off first", wire.ErrConflict,
 				hosts[i], sign)
 		}
 		if !blank[i] {
@@ -151,11 +151,11 @@ func (f *Failover) consent(ctx context.Context, dead []launcher.NodeID) (latest 
 	}
 	switch {
 	case len(objections) > 0:
-		return 0, fmt.Errorf("%w: %s", wire.ErrDenied, strings.Join(objections, "; "))
+		return 0, fmt.Errorf("%w: %s", wire.ErrConflict, strings.Join(objections, "; "))
 	case len(missing) > 0:
 		return 0, fmt.Errorf("%w: %s may be leading: each other voter has to answer or be confirmed dead "+
 			"(--confirm-dead %s)",
-			wire.ErrDenied, strings.Join(missing, ", "), strings.Join(missing, " --confirm-dead "))
+			wire.ErrConflict, strings.Join(missing, ", "), strings.Join(missing, " --confirm-dead "))
 	}
 	return latest, nil
 }

@@ -25,6 +25,8 @@ var (
 	ErrNoLeader = errors.New("no leader")
 	// ErrDenied: the caller may not do this.
 	ErrDenied = errors.New("not allowed")
+	// ErrConflict: anybody's request would be refused while things are as they are.
+	ErrConflict = errors.New("cannot be done now")
 	// ErrNotYet: what was waited for has not come within the given time.
 	ErrNotYet = errors.New("not yet")
 	// ErrUnknownRetry: the cluster was taken over since the job was submitted, and does
@@ -49,6 +51,7 @@ var codes = []struct {
 	{"no-leader", ErrNoLeader, http.StatusServiceUnavailable},
 	{"not-yet", ErrNotYet, http.StatusConflict},
 	{"denied", ErrDenied, http.StatusForbidden},
+	{"conflict", ErrConflict, http.StatusConflict},
 	{"token-used", rendezvous.ErrTokenUsed, http.StatusForbidden},
 	{"token-expired", rendezvous.ErrTokenExpired, http.StatusForbidden},
 	{"token-unknown", rendezvous.ErrTokenUnknown, http.StatusForbidden},
