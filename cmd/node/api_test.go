@@ -3,9 +3,11 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -21,6 +23,44 @@ func TestEveryRowIsAnswered(t *testing.T) {
 			t.Errorf("nobody answers %s", row.Path())
 		}
 	}
+}
+
+// A machine that answers is not marked dead, and nobody takes over beside a leader: for root as well.
+func TestConflicts(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	h := c.hosts[0]
+	h.wait(2)
+	cl := h.now().server.As(asRoot)
+	for what, err := range map[string]error{
+		"mark-dead": func() error {
+			_, err := wire.MarkDead.Call(t.Context(), cl, wire.MarkDeadRequest{Host: c.hosts[1].cfg.Host})
+			return err
+		}(),
+		"takeover": func() error {
+			_, err := wire.Takeover.Call(t.Context(), cl, wire.TakeoverRequest{Dead: []string{c.hosts[1].cfg.Host}})
+			return err
+		}(),
+	} {
+		if !errors.Is(err, wire.ErrConflict) || errors.Is(err, wire.ErrDenied) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// chapterLaunch is the request of the launch in `sparkrun help api`.
+func chapterLaunch(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../sparkrun/help/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(b), "/v1/launch -N -d '")
+	text, _, found := strings.Cut(text, "'")
+	if !found {
+		t.Fatal("the chapter has no launch")
+	}
+	return text
 }
 
 // Any HTTP client on the socket is answered as the commands are.
@@ -59,6 +99,14 @@ func TestPlainHTTPOnTheSocket(t *testing.T) {
 	}
 	if code, text := ask(http.MethodPost, "/v1/stop", `{"job": "none"}`); code != http.StatusNotFound || !strings.Contains(text, `"no-job"`) {
 		t.Errorf("stop: %d: %s", code, text)
+	}
+	launch := chapterLaunch(t)
+	h.eventually("the launch has ended well", func() bool { // asked again while the leadership is on its way
+		_, text := ask(http.MethodPost, "/v1/launch", launch)
+		return strings.Contains(text, `"end":"completed"`)
+	})
+	if code, text := ask(http.MethodPost, "/v1/logs", `{"job": "hello"}`); code != http.StatusOK || strings.Count(text, `"data":"cmFuayA`) != 2 {
+		t.Errorf("logs: %d: %s", code, text)
 	}
 	if code, _ := ask(http.MethodPost, "/members/be-removed", "{}"); code != http.StatusNotFound {
 		t.Errorf("a call of members: %d", code)

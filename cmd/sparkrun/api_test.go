@@ -74,7 +74,7 @@ func describeAPI() string {
 	}
 	slices.Sort(d.texts)
 	objects.WriteString(strings.Join(d.texts, "\n"))
-	return "\n```" + calls.String() + "```\n\n## Objects\n\nA `?` is a field that may be missing.\n\n```\n" + objects.String() + "```\n"
+	return "\n```" + calls.String() + "```\n\n## Objects\n\nA `?` is a field that a reply may lack. In a request any may be missing, and is\nthen 0, false or empty; what a call cannot do without is refused.\n\n```\n" + objects.String() + "```\n"
 }
 
 // describer lists what there is to tell of.
@@ -103,6 +103,9 @@ func (d *describer) word(t reflect.Type) string {
 	case p.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
 		return "string"
 	case p.Implements(reflect.TypeFor[json.Marshaler]()):
+		if b, err := json.Marshal(reflect.Zero(t).Interface()); err == nil && b[0] == '"' {
+			return "string"
+		}
 		return "any"
 	}
 	switch t.Kind() {
