@@ -195,7 +195,7 @@ func TestAuditOfUsersCalls(t *testing.T) {
 	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: "nonesuch"}); err == nil {
 		t.Error("a job that is not there was stopped")
 	}
-	if err := wire.Exec.Call(t.Context(), cl, wire.ExecRequest{Job: "nonesuch"}, func(wire.ExecChunk) error { return nil }); err == nil {
+	if err := wire.Exec.Call(t.Context(), cl, wire.ExecRequest{Job: "nonesuch", Session: "one", Argv: []string{"true"}}, func(wire.ExecChunk) error { return nil }); err == nil {
 		t.Error("exec in a job that is not there")
 	}
 	for _, h := range c.hosts {
