@@ -284,7 +284,7 @@ func testBoxesRefused(t *testing.T, l *lab) {
 	l.inBoxes("--on", "spark2", "--", "true").must(t)
 	says("somebody whom they do not let have containers", l.inBoxes("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: rule containers, line 1")
 	l.on("spark2", "rm", "/etc/sparkrun/policy.yaml").must(t)
-	says("somebody, without rules", l.inBoxes("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: root alone may")
+	says("somebody, without rules", l.inBoxes("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: only root may")
 
 	r := l.inBoxes("--dry-run", "--nodes", "2", "--mount", "/usr:/u:ro", "--", "true").must(t)
 	for _, want := range []string{"docker run --name sparkrun-", "--network host", "--mount type=bind,src=/usr,dst=/u,readonly", "--security-opt no-new-privileges"} {

@@ -121,7 +121,7 @@ func TestVotersLost(t *testing.T) {
 	})
 	l.refusesTakeover(copyist, third+" has a newer copy of the record than "+copyist+": type it there", gone...)
 	l.refusesTakeover(copyist, third+" is not dead: ", append(gone, third)...)
-	l.refusesTakeover(third, second+" may be leading: each other voter has to answer, or to be confirmed dead", first)
+	l.refusesTakeover(third, second+" may be leading: each other voter has to answer or be confirmed dead", first)
 
 	// In the dark both go on.
 	l.do("cut", copyist, "all")

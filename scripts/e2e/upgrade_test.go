@@ -209,7 +209,7 @@ func TestUpgradeWithADeadVoter(t *testing.T) {
 		eventually(t, time.Minute, host+" is upgraded", func() bool { return protocols()[host] == now.Protocol+1 })
 		goesOn(host + " is upgraded")
 	}
-	old := fmt.Sprintf("spark3 runs a release of protocol %d, and this entry is of %d", now.Protocol, now.Protocol+1)
+	old := fmt.Sprintf("spark3 runs a release of protocol %d, and an entry of protocol %d", now.Protocol, now.Protocol+1)
 	if r := newKind(); r.code == 0 || !strings.Contains(r.err, old) || !strings.Contains(r.err, "sparkrun node remove spark3") {
 		t.Errorf("an entry of a kind that spark3 may not know; want %q: %s", old, r)
 	}
