@@ -14,7 +14,7 @@ refusals() {
 	check "nothing is written to known_hosts" test ! -s "$W/home/.ssh/known_hosts"
 	{ echo '# a comment' && known_line spark4 spark1; } >"$W/home/.ssh/known_hosts"
 	# shellcheck disable=SC2086
-	check "a host key that has changed is refused, with file and line, whatever is accepted" refused "known is $W/home/.ssh/known_hosts:2" up $key easy@spark4
+	check "a host key that has changed is refused, with file and line, whatever is accepted" refused "known_hosts has $W/home/.ssh/known_hosts:2" up $key easy@spark4
 	forget
 	printf '@revoked * %s\n' "$(cut -d ' ' -f 1,2 "$W/spark4/root/etc/ssh/ssh_host_ed25519_key.pub")" >"$W/home/.ssh/known_hosts"
 	# shellcheck disable=SC2086
