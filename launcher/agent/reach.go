@@ -50,10 +50,16 @@ func (a *Agent) InputAt(ctx context.Context, k launcher.Key, rank int) (int64, e
 	return client.InputAt(ctx, rank)
 }
 
+// ErrPreparing: the attempt is still being prepared, so that nothing can keep a signal for its ranks.
+var ErrPreparing = errors.New("its ranks are still being prepared")
+
 // Signal sends a signal to the process group of a local rank, or of each with
 // shim.AllRanks. TSTP becomes STOP: the kernel drops TSTP in a session without a
 // job-controlling shell (POSIX calls its groups orphaned).
 func (a *Agent) Signal(ctx context.Context, k launcher.Key, rank int, sig syscall.Signal) error {
+	if t := a.attempt(k); t != nil && t.snapshot().Phase == launcher.PhaseNone {
+		return fmt.Errorf("job %s: %w", k.Job, ErrPreparing)
+	}
 	client, err := a.reach(ctx, k)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -88,6 +89,9 @@ type attempt struct {
 
 	now, wake time.Time // of this step; when the next one is due at the latest
 }
+
+// maxUnsent bounds the signals that wait for ranks to start.
+const maxUnsent = 1000
 
 // unsent is a signal that came before the rank that it is for, or with AllRanks before any.
 type unsent struct {
@@ -321,8 +325,8 @@ func (a *attempt) spawnAll(first int, ranks []Rank, files [][2]*logFile) {
 // tellSpawned enters one rank's process, which may be dead already.
 func (a *attempt) tellSpawned(r *rank, b spawned) {
 	defer a.allSpawned()
+	defer a.sent(r)
 	if a.pending--; a.pending == 0 {
-		defer func() { a.unsent = nil }()
 		a.advance(running, "each rank was exec'd, or could not be")
 		for _, answer := range a.starters {
 			defer answer(nil)
@@ -467,6 +471,9 @@ func (a *attempt) exitOf(ws unix.WaitStatus) *launcher.Exit {
 // signal sends a signal to a rank's process group, or to all of them. A rank that has not
 // started yet gets it when it starts: on another node others may run already.
 func (a *attempt) signal(to int, sig syscall.Signal) error {
+	if len(a.unsent) >= maxUnsent {
+		return fmt.Errorf("rank %d: %w: %d signals wait for ranks to start", to, ErrRefused, maxUnsent)
+	}
 	sent := a.phase == waiting
 	if sent {
 		a.unsent = append(a.unsent, unsent{to, sig})
@@ -488,6 +495,14 @@ func (a *attempt) signal(to int, sig syscall.Signal) error {
 		return fmt.Errorf("rank %d: %w", to, ErrNoRank)
 	}
 	return nil
+}
+
+// sent drops the signals that a rank has had, or never will, and with the last rank that is being started those for
+// all ranks.
+func (a *attempt) sent(r *rank) {
+	a.unsent = slices.DeleteFunc(a.unsent, func(u unsent) bool {
+		return u.to == r.Rank.Rank || u.to == AllRanks && a.pending == 0
+	})
 }
 
 // input finds the input of a running rank.

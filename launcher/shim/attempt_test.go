@@ -417,6 +417,21 @@ func TestSignalBeforeTheStart(t *testing.T) {
 	b.events()
 }
 
+// It is kept as well for a rank of a later step.
+func TestSignalBeforeALaterStep(t *testing.T) {
+	b := spawn(t)
+	must(t, b.c.Signal(b.ctx, 1, syscall.SIGSTOP))
+	must(t, b.c.StartMore(b.ctx, []Rank{b.sh(0, "exec sleep 1000")}))
+	must(t, b.c.StartMore(b.ctx, []Rank{b.sh(1, "say up; exec sleep 1000")}))
+	pid := b.until(func(e Event) bool { return e.Kind == Started && e.Rank == 1 }).PID
+	b.awaits(t, "rank 1 is suspended", func() bool {
+		p, _ := proc.Here.Stat(pid)
+		return p.Stopped()
+	})
+	must(t, b.c.End(b.ctx, 0))
+	b.events()
+}
+
 func TestSignals(t *testing.T) {
 	b := spawn(t)
 	const script = "trap 'say $RANK usr1' USR1; trap 'say $RANK usr2; exit 0' USR2; say up; while :; do sleep 0.02; done"

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // visit is one exec session under test.
@@ -260,4 +263,18 @@ func TestExecLeavesInTheBackground(t *testing.T) {
 	must(t, b.c.End(b.ctx, time.Minute))
 	b.events()
 	b.noneAlive()
+}
+
+// An exec session may exit between the STOP and the KILL of its children: they are killed then.
+func TestExecExitsBeforeItsKill(t *testing.T) {
+	child := exec.Command("sleep", "1000")
+	must(t, child.Start())
+	was, _ := proc.Here.Stat(child.Process.Pid)
+	must(t, child.Process.Signal(syscall.SIGSTOP))
+	es := &session{done: make(chan struct{}), stopped: map[int]proc.Stat{was.PID: was}}
+	(&attempt{}).sessionExited(es, &launcher.Exit{})
+	var exit *exec.ExitError
+	if err := child.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("its child: %v", err)
+	}
 }

@@ -27,8 +27,8 @@ type session struct {
 	done chan struct{}
 
 	pid     int
-	killAt  time.Time    // zero: no end was requested
-	stopped map[int]bool // PIDs that have had STOP, before the KILL
+	killAt  time.Time         // zero: no end was requested
+	stopped map[int]proc.Stat // PIDs that have had STOP, before the KILL
 }
 
 // startSession begins to exec an exec session; the answer follows its exec, or its exec error.
@@ -51,7 +51,7 @@ func (a *attempt) startSession(req request, to [2]sink, answer func(error)) *ses
 		r.Container = &Container{Socket: r.Container.Socket, Spec: r.Container.Spec, session: true}
 	}
 	r.Argv, r.Env, r.Stdin, r.TTY = untexts(req.Argv), with(r.Env, untexts(req.Env)), req.Stdin, req.TTY
-	es := &session{name: req.Session, rank: r, done: make(chan struct{}), stopped: map[int]bool{}}
+	es := &session{name: req.Session, rank: r, done: make(chan struct{}), stopped: map[int]proc.Stat{}}
 	a.sessions[es.name] = es
 	a.protect(false)
 	a.coming++
@@ -129,6 +129,11 @@ func (a *attempt) sessionExited(es *session, exit *launcher.Exit) {
 	if es.in != nil {
 		es.in.close()
 	}
+	for pid, was := range es.stopped { // it was about to be killed, and its descendants are not found without it
+		if now, ok := proc.Here.Stat(pid); ok && now.Ticks == was.Ticks {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
 	es.exit = exit
 	close(es.done)
 }
@@ -197,9 +202,9 @@ const stopWait = 2 * time.Second
 func (es *session) kill(now time.Time) (killed bool) {
 	family, runs := es.family(), false
 	for _, p := range family {
-		if !es.stopped[p.PID] {
+		if _, told := es.stopped[p.PID]; !told {
 			_ = unix.Kill(p.PID, unix.SIGSTOP)
-			es.stopped[p.PID] = true
+			es.stopped[p.PID] = p
 		}
 		runs = runs || !p.Stopped()
 	}

@@ -144,6 +144,9 @@ func (f *Failover) nothingBetter(ctx context.Context, b rendezvous.Backup) error
 			"new epoch that begins with the snapshot, "+
 			"%s gives way, and what it has recorded is merged into it", wire.ErrConflict, host, f.cfg.Self.Host, host)
 	}
+	if err := ctx.Err(); err != nil { // another may lead, and was not asked to the end
+		return err
+	}
 	if err := f.NoLeader(); errors.Is(err, wire.ErrRetry) {
 		return err
 	}

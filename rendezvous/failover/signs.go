@@ -30,7 +30,7 @@ func (f *Failover) Answers(ctx context.Context, roster rendezvous.Roster, p rend
 
 // SignOfLife says what shows that a member's machine is on: gossip, its cable probe, or
 // an answer at one of these addresses; empty if nothing does. A machine that refuses a
-// connection is on too, and its ranks may run.
+// connection is on too, and its ranks may run. So may those of one for which ctx left no time.
 func (f *Failover) SignOfLife(ctx context.Context, id launcher.NodeID, addrs []netip.Addr) string {
 	if f.present()[id] {
 		return "it gossips, or did until a few seconds ago"
@@ -45,6 +45,9 @@ func (f *Failover) SignOfLife(ctx context.Context, id launcher.NodeID, addrs []n
 	}
 	if a := f.anyAnswers(ctx, addrs); a.IsValid() {
 		return fmt.Sprintf("the machine answers at %s", a)
+	}
+	if err := ctx.Err(); err != nil { // an attempt that was broken off proves nothing
+		return fmt.Sprintf("whether it is on could not be found out (%v)", err)
 	}
 	return ""
 }

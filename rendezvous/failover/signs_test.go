@@ -1,12 +1,14 @@
 package failover
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"testing"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 )
 
 // A node whose management network is gone is looked for on its fabric; what this
@@ -32,6 +34,19 @@ func TestAddressesOfASilentNode(t *testing.T) {
 	got := fmt.Sprint(AddressesOf(rendezvous.Roster{silent}, place, own))
 	if want := "[10.0.0.2 192.168.100.2]"; got != want {
 		t.Errorf("addresses %s, want %s", got, want)
+	}
+}
+
+// Who is not asked to the end may be on: Ctrl-C during `mark-dead` proves no machine dead.
+func TestSignOfLifeBrokenOff(t *testing.T) {
+	f := &Failover{cfg: Config{Present: new(rendezvous.Latest[[]gossip.Peer]), Inventory: new(rendezvous.Latest[envgen.Inventory])}}
+	ctx, cancel := context.WithCancel(t.Context())
+	if sign := f.SignOfLife(ctx, "id2", nil); sign != "" {
+		t.Errorf("a machine that gives none: %q", sign)
+	}
+	cancel()
+	if sign := f.SignOfLife(ctx, "id2", nil); sign == "" {
+		t.Error("a machine that was not asked to the end counts as dead")
 	}
 }
 

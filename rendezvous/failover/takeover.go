@@ -87,7 +87,9 @@ func (f *Failover) confirmed(ctx context.Context, hosts []string) (dead []launch
 			dead = append(dead, ids[i])
 		}
 	}
-	latest, err = f.consent(ctx, dead)
+	if latest, err = f.consent(ctx, dead); err == nil {
+		err = ctx.Err() // who was not asked to the end has not agreed
+	}
 	return dead, latest, err
 }
 

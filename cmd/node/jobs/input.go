@@ -154,5 +154,8 @@ func noReader(err error) error {
 	if errors.Is(err, shim.ErrNoRank) || errors.Is(err, shim.ErrGone) {
 		return fmt.Errorf("%w: %w", wire.ErrNoReader, err)
 	}
+	if errors.Is(err, agent.ErrPreparing) {
+		return fmt.Errorf("%w: %w", wire.ErrConflict, err)
+	}
 	return err
 }
