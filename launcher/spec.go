@@ -152,8 +152,8 @@ type Stage struct {
 	Argv         []Value `json:"argv"` // see Command
 	Env          []Var   `json:"env,omitempty"`
 	Workdir      string  `json:"workdir"` // absolute; in a container, empty is the image's own
-	// Files must exist on every node before any rank starts: scripts that argv names.
-	// Relative ones are relative to Workdir.
+	// Files must exist on each of the stage's nodes before any rank starts: scripts that argv
+	// names, or a model's file. Relative ones are relative to Workdir.
 	Files []string `json:"files,omitempty"`
 	// UsesPort asks for a free rendezvous port on rank 0's node.
 	UsesPort bool `json:"uses_port,omitempty"`

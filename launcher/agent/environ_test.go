@@ -244,7 +244,7 @@ func TestPrepareLooksWithTheUsersEyes(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(n.base, "mine"), []byte("#!/bin/sh\n"), 0o700))
 	tests := map[string]func(*launcher.Stage){
 		"working directory " + closed + ": permission denied for user nobody":             func(s *launcher.Stage) { s.Workdir = closed },
-		"script " + n.base + "/mine.py: permission denied for user nobody":                func(s *launcher.Stage) { s.Files = []string{"mine.py"} },
+		"file " + n.base + "/mine.py: permission denied for user nobody":                  func(s *launcher.Stage) { s.Files = []string{"mine.py"} },
 		`program "` + closed + `/prog": permission denied for user nobody`:                func(s *launcher.Stage) { s.Argv = launcher.Lits(closed + "/prog") },
 		`program "./mine": permission denied for user nobody: give them access`:           func(s *launcher.Stage) { s.Argv = launcher.Lits("./mine") },
 		`program "mine": ` + n.base + "/mine: permission denied for user nobody: give th": func(s *launcher.Stage) { s.Argv = launcher.Lits("mine"); addPath(s) },

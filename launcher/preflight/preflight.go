@@ -49,7 +49,7 @@ type check struct {
 // after a row with an error the next rows do not run.
 var checks = [][]check{
 	{{"working directory", workdir}},
-	{{"scripts", scripts}},
+	{{"files", files}},
 	{{"program", program}},
 	{{"MPI", linkedMPI}},
 	{{"mpirun", mpirun}},

@@ -36,13 +36,45 @@ func TestChecksGoRowByRow(t *testing.T) {
 	if d := cmp.Diff([]string{"secrets"}, refused()); d != "" {
 		t.Error(d)
 	}
-	c.MemoryFloor, c.Stage.Workdir, c.Stage.Files = math.MaxInt64, "/nowhere", []string{"/nowhere/it.py"}
+	c.MemoryFloor, c.Stage.Workdir, c.Stage.Files = math.MaxInt64, "/nowhere", []string{"it.py"}
 	if d := cmp.Diff([]string{"working directory"}, refused()); d != "" {
 		t.Error(d)
 	}
 	c.Yet = true
 	if d := cmp.Diff([]string{"memory"}, refused()); d != "" {
 		t.Errorf("what has yet to be brought is looked for:\n%s", d)
+	}
+}
+
+// Who needs a file, and what brings it, depends on the stage and on how the command names the file. What has yet to be
+// brought is left out; a full path is none of that, so that a dry run says of it what the launch would.
+func TestFilesThatAreNotHere(t *testing.T) {
+	dir := t.TempDir()
+	for name, tc := range map[string]struct {
+		stage launcher.Stage
+		yet   bool
+		want  string // empty: it is not refused
+	}{
+		"a model": {launcher.Stage{Where: launcher.OnHead, Files: []string{"/no/q.gguf"}}, false, "file /no/q.gguf: not found here: " +
+			"the job's first machine alone needs it: copy it to this one, or name one that has it first in --on"},
+		"a model beside --stage": {launcher.Stage{Where: launcher.OnHead, Files: []string{"/no/q.gguf"}}, true, "file /no/q.gguf: not found here: " +
+			"the job's first machine alone needs it: copy it to this one, or name one that has it first in --on"},
+		"a script": {launcher.Stage{Files: []string{"it.py"}}, false, "file " + dir + "/it.py: not found here: " +
+			"copy it to every node of the job, or have launch --stage bring it"},
+		"a script to be brought": {launcher.Stage{Files: []string{"it.py"}}, true, ""},
+		"a script by its path": {launcher.Stage{Files: []string{"/no/it.py"}}, true, "file /no/it.py: not found here: " +
+			"copy it to every node of the job, or have launch --stage bring it, and name it without its folder"},
+		"a folder": {launcher.Stage{Where: launcher.OnHead, Files: []string{dir}}, false, "file " + dir + ": is a directory: name the file"},
+	} {
+		tc.stage.Workdir = dir
+		c := Case{Stage: tc.stage, User: login.Self(), Yet: tc.yet}
+		got := ""
+		if err := files(t.Context(), &c); err != nil {
+			got = err.Error()
+		}
+		if d := cmp.Diff(tc.want, got); d != "" {
+			t.Errorf("%s:\n%s", name, d)
+		}
 	}
 }
 

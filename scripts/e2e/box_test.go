@@ -157,7 +157,7 @@ func testTorchInBoxes(t *testing.T, l *lab) {
 	if strings.Count(r.out, `"sum": 3.0`) != 2 || strings.Count(r.out, `"MASTER_ADDR": "192.168.100.12"`) != 2 {
 		t.Errorf("want the sum of two workers, who meet on the fabric: %s", r)
 	}
-	if r := torchrun("--on", "spark2", "--", "nowhere.py"); r.code != 125 || !strings.Contains(r.err, "script /work/nowhere.py: not found here") {
+	if r := torchrun("--on", "spark2", "--", "nowhere.py"); r.code != 125 || !strings.Contains(r.err, "file /work/nowhere.py: not found here") {
 		t.Errorf("a script that is not there: %s", r)
 	}
 	bad := filepath.Join(scratch(t), "failing.py")
