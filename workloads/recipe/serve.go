@@ -24,8 +24,8 @@ func (untrusted) Is(target error) bool { return target == launcher.ErrInvalid }
 func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 	wanted, backend, knownRuntime := runtimeOf(r.Runtime)
 	if !knownRuntime && r.Runtime != "" {
-		return invalid("runtime", "%s: sparkrun serves with %s; `sparkrun launch exec --image IMAGE` runs other servers",
-			r.Runtime, listed(" and ", func(e engine.Engine) string { return e.Name }))
+		return invalid("runtime", "%s: sparkrun serves with %s by recipes; %s", r.Runtime,
+			listed(serving(), " and ", func(e engine.Engine) string { return e.Name }), withoutRecipe())
 	}
 	var command []string
 	var env []Setting
@@ -52,9 +52,11 @@ func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 	e, at, ok := engineOf(command)
 	switch {
 	case !ok:
-		return invalid("command", "`%s`: want %s; `sparkrun launch exec --image IMAGE` runs other programs",
-			strings.Join(command[:min(len(command), 3)], " "),
-			listed(" or ", func(e engine.Engine) string { return "`" + strings.Join(e.Recipes.Commands[0], " ") + "`" }))
+		commands := listed(serving(), " or ", func(e engine.Engine) string {
+			return "`" + strings.Join(e.Recipes.Commands[0], " ") + "`"
+		})
+		return invalid("command", "`%s`: want %s; %s", strings.Join(command[:min(len(command), 3)], " "), commands,
+			withoutRecipe())
 	case knownRuntime && e.Name != wanted.Name:
 		return invalid("runtime", "%s: the command starts %s", r.Runtime, e.Name)
 	}
@@ -116,13 +118,27 @@ func byMPI(program string) bool {
 	})
 }
 
-// listed names the engines that serve by recipes in a sentence.
-func listed(last string, word func(engine.Engine) string) string {
+// listed names engines, of which there is at least one, in a sentence.
+func listed(engines []engine.Engine, last string, word func(engine.Engine) string) string {
 	var all []string
-	for _, e := range serving() {
+	for _, e := range engines {
 		all = append(all, word(e))
 	}
+	if len(all) == 1 {
+		return all[0]
+	}
 	return strings.Join(all[:len(all)-1], ", ") + last + all[len(all)-1]
+}
+
+// withoutRecipe says what serves that no recipe is read for.
+func withoutRecipe() string {
+	text := "`sparkrun launch exec --image IMAGE` runs other servers"
+	if rest := slices.DeleteFunc(engine.All(), byRecipe); len(rest) > 0 {
+		text = "without a recipe there is " + listed(rest, " and ", func(e engine.Engine) string {
+			return "`sparkrun launch " + e.Name + "`"
+		}) + "; " + text
+	}
+	return text
 }
 
 // key is about a key of the API in the command, where every user of the machine would see it.

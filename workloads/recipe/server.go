@@ -46,8 +46,10 @@ func options(e engine.Engine) []option {
 
 // serving are the engines that serve by recipes.
 func serving() []engine.Engine {
-	return slices.DeleteFunc(engine.All(), func(e engine.Engine) bool { return len(e.Recipes.Commands) == 0 })
+	return slices.DeleteFunc(engine.All(), func(e engine.Engine) bool { return !byRecipe(e) })
 }
+
+func byRecipe(e engine.Engine) bool { return len(e.Recipes.Commands) > 0 }
 
 // engineOf finds what a command starts; at is how many words that takes.
 func engineOf(command []string) (e engine.Engine, at int, ok bool) {
