@@ -248,8 +248,26 @@ func writeStage(w io.Writer, st launcher.Stage, ranks []launcher.RankPlan, spec 
 	if dir := workdirOf(ranks[0], spec); dir != "" { // empty for a container whose image is not known yet
 		fmt.Fprintf(w, "  in %s\n", dir)
 	}
-	fmt.Fprintf(w, "  $ %s\n", app.QuoteAll(ranks[0].Argv))
+	argv := make([]string, len(ranks[0].Argv))
+	for i, word := range ranks[0].Argv {
+		argv[i] = shortScript(word)
+	}
+	fmt.Fprintf(w, "  $ %s\n", app.QuoteAll(argv))
 	return writeEnv(w, ranks, st)
+}
+
+// scriptLines is the number of lines above which a script in a command line is shortened, so that the plan is seen
+// beside it.
+const scriptLines = 20
+
+// shortScript gives the first line of a word that is a long script, and its size.
+func shortScript(word string) string {
+	n := strings.Count(strings.TrimSuffix(word, "\n"), "\n") + 1
+	if n <= scriptLines {
+		return word
+	}
+	first, _, _ := strings.Cut(word, "\n")
+	return fmt.Sprintf("%s … (%d lines, %d KiB; --json has them)", first, n, (len(word)+1023)>>10)
 }
 
 // dockerLines puts each option of a docker command on a line of its own.

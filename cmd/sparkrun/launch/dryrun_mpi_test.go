@@ -41,3 +41,23 @@ func TestDryRunOfOpenMPI(t *testing.T) {
 		t.Errorf("what no MPI rank has is shown:\n%s", out.String())
 	}
 }
+
+// A plan is not lost behind the text of a script that sparkrun brings along; what somebody typed is shown as it is.
+func TestDryRunShortensScripts(t *testing.T) {
+	spec := launcher.Spec{ID: "a", Workload: "nccl-test", Stages: []launcher.Stage{{Main: true, Name: "nccl-test", RanksPerNode: 1}}}
+	for script, want := range map[string]string{
+		"\"\"\"The test.\n" + strings.Repeat("x = 1\n", 299): "  $ python3 -c '\"\"\"The test. … (300 lines, 2 KiB; --json has them)' all\n",
+		"a\nb\n": "  $ python3 -c 'a\nb\n' all\n",
+	} {
+		var res wire.ExplainResponse
+		res.Plan.Nodes = []rendezvous.Place{{Host: "spark1", Ranks: 1}}
+		res.Nodes = []wire.NodePlan{{Host: "spark1", Ranks: []launcher.RankPlan{{Argv: []string{"python3", "-c", script, "all"}}}}}
+		var out strings.Builder
+		if err := writePlan(&out, spec, res); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(out.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, out.String())
+		}
+	}
+}
