@@ -58,7 +58,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		head += fmt.Sprintf(", exit code %d", *l.ExitCode)
 	}
 	out := []string{head}
-	if line := commandLine(j.Spec); line != "" {
+	if line := commandLine(j.Job); line != "" {
 		out = append(out, "  $ "+line)
 	}
 	if image := imageOf(j.Spec); image != "" {
@@ -135,21 +135,77 @@ const commandBytes = 400
 
 // commandLine is the command of a job's ranks, quoted for a shell; empty where the job's
 // spec has no known stage.
-func commandLine(spec launcher.Spec) string {
-	st := spec.MainStage()
+func commandLine(j rendezvous.Job) string {
+	st := j.Spec.MainStage()
 	if st == nil {
 		return ""
 	}
+	ranks := placements(j)
 	command := st.Command()
 	argv := make([]string, len(command))
 	for i, v := range command {
-		argv[i] = v.String()
+		for _, p := range v {
+			argv[i] += cmp.Or(p.Lit, known(p.Ref, ranks))
+		}
 	}
 	line := plain.Text(strings.ReplaceAll(app.QuoteAll(argv), "\n", "⏎"))
 	if len(line) > commandBytes {
 		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
 	}
 	return line
+}
+
+// placements are those of the main stage's ranks as the record has them; none: it is not
+// placed now.
+func placements(j rendezvous.Job) (all []launcher.Placement) {
+	if j.Plan.Stage != "" || !j.Plan.Head.IsValid() {
+		return nil
+	}
+	for i := range j.Plan.Nodes {
+		as := j.Plan.Assignment(j.Spec, i)
+		for local := range as.Ranks {
+			if _, st, placement := as.Local(local); st.Main {
+				all = append(all, placement)
+			}
+		}
+	}
+	return all
+}
+
+// known is what a reference is for all of these ranks. What the record does not know, or
+// what differs from rank to rank, is put in words.
+func known(r launcher.Ref, ranks []launcher.Placement) string {
+	kind, port, _ := strings.Cut(string(r), ":")
+	switch {
+	case r == "":
+		return ""
+	case r == launcher.Program:
+		return string(r)
+	case r == launcher.Port, r.IsNamedPort(): // found at the start, and not recorded
+		return "<free port>"
+	}
+	text := ""
+	for i, rank := range ranks {
+		own, err := rank.Resolve(launcher.Of(r))
+		if err != nil || i > 0 && own != text {
+			text = ""
+			break
+		}
+		text = own
+	}
+	switch {
+	case text != "":
+		return text
+	case kind == "rest-at":
+		return "<other machines>:" + port
+	case r == launcher.Management:
+		return "<management address>"
+	case r == launcher.NodeAddr:
+		return "<own address>"
+	case r == launcher.Head:
+		return "<first machine>"
+	}
+	return "<" + strings.ReplaceAll(string(r), "-", " ") + ">"
 }
 
 // imageOf is the image of a job's ranks; empty: they run on the host.
