@@ -124,15 +124,22 @@ func TestOtherToolsWords(t *testing.T) {
 // commandLines are the command lines of sparkrun in a text's fences, or all where it is an Example.
 func commandLines(text string, example bool) (out []string) {
 	text = strings.ReplaceAll(text, "\\\n", " ")
-	in := example
+	in, quoted := example, "" // quoted: of a command whose quote goes on in the next line
 	for line := range strings.Lines(text) {
 		if !example && strings.HasPrefix(strings.TrimSpace(line), "```") {
 			in = !in
 			continue
 		}
-		if in && !strings.HasPrefix(strings.TrimSpace(line), "sparkrun: ") { // what sparkrun prints
-			out = append(out, strings.TrimSpace(line))
+		if !in || strings.HasPrefix(strings.TrimSpace(line), "sparkrun: ") { // what sparkrun prints
+			continue
 		}
+		quoted += strings.TrimSpace(line)
+		if _, err := words(quoted); err == nil {
+			out, quoted = append(out, quoted), ""
+		}
+	}
+	if quoted != "" {
+		out = append(out, quoted)
 	}
 	return out
 }
