@@ -60,6 +60,7 @@ type wire struct {
 	node, peer string // names of namespaces
 	cgroups    string
 	opt        nftables.ConnOption
+	table      Table
 }
 
 const (
@@ -98,6 +99,12 @@ func newWire(t testing.TB) *wire {
 	}
 	t.Cleanup(func() { fd.Close() })
 	w.opt = nftables.WithNetNSFd(int(fd.Fd()))
+	w.table.opts = []nftables.ConnOption{w.opt}
+	t.Cleanup(func() {
+		if w.table.conn != nil {
+			_ = w.table.conn.CloseLasting()
+		}
+	})
 	return w
 }
 
@@ -206,7 +213,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 
 func (w *wire) apply(jobs map[launcher.Key]launcher.Filter) {
 	w.t.Helper()
-	if err := apply(jobs, w.opt); err != nil {
+	if err := w.table.Apply(jobs); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -283,8 +290,12 @@ func TestFilter(t *testing.T) {
 	delete(jobs, key("first"))
 	w.apply(jobs)
 	w.expect("after the first job's end", "29500", all)
+	kept := w.table.conn
 	w.apply(nil)
 	w.apply(nil) // nothing to remove
+	if kept == nil || w.table.conn != kept {
+		t.Error("each transaction has a connection of its own, whose end the kernel takes its time for")
+	}
 	tables, err := c.ListTables()
 	if err != nil || len(tables) != 1 || tables[0].Name != "docker" {
 		t.Errorf("tables after the last job's end: %v, %v", tables, err)
@@ -326,7 +337,7 @@ func TestFilterDenied(t *testing.T) {
 		if err := unix.Capset(&hdr, &none[0]); err != nil {
 			return err
 		}
-		return Apply(map[launcher.Key]launcher.Filter{key("first"): {Ports: []uint16{29500}}})
+		return new(Table).Apply(map[launcher.Key]launcher.Filter{key("first"): {Ports: []uint16{29500}}})
 	})
 	if !errors.Is(err, unix.EPERM) || !strings.Contains(fmt.Sprint(err), "CAP_NET_ADMIN") {
 		t.Errorf("got %v", err)

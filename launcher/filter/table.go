@@ -22,11 +22,19 @@ const reg = unix.NFT_REG_1
 //	meta l4proto != tcp accept
 //	tcp flags & (syn | ack) != syn accept
 //	socket cgroupv2 level L ID goto JOB.GEN
-func write(guards []guard, opts []nftables.ConnOption) error {
-	c, err := nftables.New(opts...)
-	if err != nil {
-		return err
+func (t *Table) write(guards []guard) (err error) {
+	if t.conn == nil {
+		if t.conn, err = nftables.New(append(t.opts, nftables.AsLasting())...); err != nil {
+			return err
+		}
 	}
+	c := t.conn
+	defer func() {
+		if err != nil { // answers may be left in it
+			_ = c.CloseLasting()
+			t.conn = nil
+		}
+	}()
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: TableName}
 	c.AddTable(table) // so that deleting it cannot fail
 	c.DelTable(table)

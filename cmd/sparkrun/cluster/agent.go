@@ -119,10 +119,11 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(a.Err, &slog.HandlerOptions{Level: level}))
-	guard := filter.Apply
+	var table filter.Table
+	guard := table.Apply
 	if o.unfiltered {
 		guard = func(map[launcher.Key]launcher.Filter) error {
-			return errors.Join(filter.Apply(nil), errUnfiltered)
+			return errors.Join(table.Apply(nil), errUnfiltered)
 		}
 	}
 	c := nodeConfig(a, node.Config{
