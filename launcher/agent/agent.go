@@ -125,6 +125,8 @@ type Agent struct {
 	containers *container.Host
 	booted     time.Time // when this agent began, if it is the first one since the boot; else zero
 
+	watchers logs.Watchers
+
 	ports  atomic.Uint32 // where the next search for a port starts
 	linger *linger
 
@@ -140,6 +142,9 @@ type Agent struct {
 	// claims are the ports with a fixed number that each attempt has, as far as it was
 	// prepared by this agent process.
 	claims map[launcher.Key][]launcher.Ports
+
+	pruning bool      // pruneLogs is to come
+	pruned  time.Time // when it last began
 
 	looking   map[string]int // lookups of a user's files that are under way, by user
 	heldPorts map[string]int // named ports that are held, by user
@@ -196,6 +201,7 @@ func Open(cfg Config) (*Agent, error) {
 func (a *Agent) Close() {
 	a.stop()
 	a.loops.Wait()
+	a.watchers.Close()
 }
 
 func (a *Agent) jobsDir() string   { return filepath.Join(a.cfg.RunDir, "jobs") }

@@ -407,5 +407,5 @@ func (t *attempt) forget(ctx context.Context) {
 	}
 	t.a.remove(t)
 	t.a.settleLinger(ctx)
-	t.a.pruneLogs()
+	t.a.pruneSoon()
 }

@@ -41,7 +41,7 @@ func (a *Agent) Logs(ctx context.Context, r logs.Request, fn func(launcher.Chunk
 		defer context.AfterFunc(a.ctx, stop)() // a closed agent gets no end
 		news := a.subscribe(bell)
 		defer a.unsubscribe(news)
-		live.News = news.more
+		live.News, live.Watchers = news.more, &a.watchers
 		live.Ended = func(ranks map[int]bool) bool { return a.allEnded(r.Key, ranks) }
 	}
 	return logs.Read(ctx, dir, r, live, fn)

@@ -10,6 +10,31 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
+// pruneEvery is the shortest time between two looks at all output that is kept: with
+// hundreds of jobs one costs as much as a launch.
+const pruneEvery = 30 * time.Second
+
+// pruneSoon has pruneLogs run, at once or pruneEvery after the last time. An attempt's own
+// goroutine calls it, so that loops is not being waited for yet.
+func (a *Agent) pruneSoon() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pruning {
+		return
+	}
+	a.pruning = true
+	wait := time.Until(a.pruned.Add(pruneEvery))
+	a.loops.Go(func() {
+		if !pause(a.ctx, wait) {
+			return
+		}
+		a.mu.Lock()
+		a.pruning, a.pruned = false, time.Now()
+		a.mu.Unlock()
+		a.pruneLogs()
+	})
+}
+
 // pruneLogs removes output beyond what Keep allows. Jobs in the ledger are kept in any
 // case.
 func (a *Agent) pruneLogs() {

@@ -41,6 +41,8 @@ type Live struct {
 	Ended func(ranks map[int]bool) bool
 	// News is signalled whenever Ended may have another answer.
 	News <-chan struct{}
+	// Watchers are where a reader that follows gets its inotify instance; required then.
+	Watchers *Watchers
 }
 
 // Read reads the ranks' output files in dir from the cursors on, in the order of their
@@ -147,7 +149,7 @@ func (l *reader) list() {
 }
 
 func (l *reader) watch() {
-	w, err := fsnotify.NewWatcher()
+	w, err := l.live.Watchers.take()
 	if err != nil {
 		l.poll()
 		return
@@ -165,7 +167,7 @@ func (l *reader) poll() {
 
 func (l *reader) unwatch() {
 	if l.watcher != nil {
-		l.watcher.Close()
+		l.live.Watchers.putBack(l.watcher)
 	}
 	if l.ticker != nil {
 		l.ticker.Stop()
