@@ -75,7 +75,7 @@ func TestClientIsItsUser(t *testing.T) {
 	asRoot := make(chan *rendezvous.Outcome, 1)
 	go func() { asRoot <- c.hosts[0].run(other) }()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if jobs, err := wire.Jobs.Call(t.Context(), book.Client, wire.Empty{}); err == nil && slices.ContainsFunc(jobs.Jobs, func(j rendezvous.JobStatus) bool { return j.Spec.ID == other.ID }) {
+		if jobs, err := wire.Jobs.Call(t.Context(), book.Client, wire.JobsRequest{}); err == nil && slices.ContainsFunc(jobs.Jobs, func(j rendezvous.JobStatus) bool { return j.Spec.ID == other.ID }) {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -255,7 +255,7 @@ func TestRemovedClient(t *testing.T) {
 		t.Fatal("its open connection lives on")
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // the other member hears of it, too
-		_, err := wire.Jobs.Call(t.Context(), book.Client, wire.Empty{})
+		_, err := wire.Jobs.Call(t.Context(), book.Client, wire.JobsRequest{})
 		if errors.Is(err, remote.ErrLoggedOut) {
 			break
 		}
@@ -295,7 +295,7 @@ func TestClientsCertificate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := wire.Jobs.Call(t.Context(), r.Client, wire.Empty{}); err != nil {
+		if _, err := wire.Jobs.Call(t.Context(), r.Client, wire.JobsRequest{}); err != nil {
 			t.Fatalf("after %s: %v", later, err)
 		}
 		r.Close()

@@ -207,7 +207,7 @@ func (h *host) led() []rendezvous.JobStatus {
 	if !h.leadsNow() {
 		return nil
 	}
-	res, err := wire.Jobs.Call(h.t.Context(), h.now().toLeader.As(asRoot), wire.Empty{})
+	res, err := wire.Jobs.Call(h.t.Context(), h.now().toLeader.As(asRoot), wire.JobsRequest{})
 	if err != nil {
 		return nil
 	}

@@ -296,7 +296,7 @@ func TestRemovedNode(t *testing.T) {
 	cl := gone.client()
 	defer cl.Close()
 	gone.eventually("it answers its own socket", func() bool {
-		_, err := wire.Jobs.Call(t.Context(), cl, wire.Empty{})
+		_, err := wire.Jobs.Call(t.Context(), cl, wire.JobsRequest{})
 		return !errors.Is(err, ErrNoAgent)
 	})
 	gone.eventually("it is told why it is alone", func() bool {

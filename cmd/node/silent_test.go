@@ -52,7 +52,7 @@ func TestLeaderWithoutPower(t *testing.T) {
 		t.Errorf("status: %+v, %v", st, err)
 	}
 	stands()
-	if jobs, err := wire.Jobs.Call(t.Context(), client, wire.Empty{}); err != nil || !strings.Contains(jobs.Problem, "takeover --confirm-dead spark1") || !jobs.Heard.Equal(st.Heard) {
+	if jobs, err := wire.Jobs.Call(t.Context(), client, wire.JobsRequest{}); err != nil || !strings.Contains(jobs.Problem, "takeover --confirm-dead spark1") || !jobs.Heard.Equal(st.Heard) {
 		t.Errorf("jobs: %+v, %v", jobs, err)
 	}
 	n.leads.Store("")

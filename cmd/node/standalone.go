@@ -221,9 +221,11 @@ func (s *standalone) onlyHere(spec launcher.Spec) error {
 var self = wire.Caller{User: &wire.User{}}
 
 // jobs lists all jobs of this process.
-func (s *standalone) jobs(context.Context, wire.Caller, wire.Empty) (res wire.JobsResponse, err error) {
+func (s *standalone) jobs(_ context.Context, _ wire.Caller, r wire.JobsRequest) (res wire.JobsResponse, err error) {
 	for _, j := range s.record.Jobs() {
-		res.Jobs = append(res.Jobs, rendezvous.StatusOf(j))
+		if st := rendezvous.StatusOf(j); r.Wants(st) {
+			res.Jobs = append(res.Jobs, st)
+		}
 	}
 	return res, nil
 }

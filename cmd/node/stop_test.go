@@ -103,7 +103,7 @@ func TestStopWithAVoterUnheard(t *testing.T) {
 	}
 	second.crash()
 	last.eventually("ps without a leader says that it is ending", func() bool {
-		res, err := wire.Jobs.Call(t.Context(), cl, wire.Empty{})
+		res, err := wire.Jobs.Call(t.Context(), cl, wire.JobsRequest{})
 		return err == nil && res.Problem != "" && len(res.Jobs) == 1 && res.Jobs[0].State == rendezvous.StateEnds
 	})
 	first.start()

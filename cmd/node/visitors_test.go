@@ -56,16 +56,16 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 		<-began
 	}
 	for what, r := range map[string]remoteClient{"the same client": book, "another one of the same user": pad} {
-		if _, err := wire.Jobs.Call(t.Context(), r.Client, wire.Empty{}); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 4 calls under way") {
+		if _, err := wire.Jobs.Call(t.Context(), r.Client, wire.JobsRequest{}); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 4 calls under way") {
 			t.Errorf("%s has a fifth call: %v", what, err)
 		}
 	}
-	if _, err := wire.Jobs.Call(t.Context(), other.Client, wire.Empty{}); err != nil {
+	if _, err := wire.Jobs.Call(t.Context(), other.Client, wire.JobsRequest{}); err != nil {
 		t.Errorf("another user: %v", err)
 	}
 	close(stop)
 	follows.Wait()
-	h.eventually("there is room again", func() bool { _, err := wire.Jobs.Call(t.Context(), book.Client, wire.Empty{}); return err == nil })
+	h.eventually("there is room again", func() bool { _, err := wire.Jobs.Call(t.Context(), book.Client, wire.JobsRequest{}); return err == nil })
 
 	if err := wire.StageContent.Call(t.Context(), book.Client, wire.StageChunk{Job: launcher.NewJobID(), Data: make([]byte, 2<<20)}); err == nil || !strings.Contains(err.Error(), "of requests under way") {
 		t.Errorf("more than a user may have sent: %v", err)
@@ -76,7 +76,7 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	})
 
 	for range 30 {
-		if _, err := wire.Jobs.Call(t.Context(), other.Client, wire.Empty{}); err != nil {
+		if _, err := wire.Jobs.Call(t.Context(), other.Client, wire.JobsRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -54,7 +54,7 @@ func TestFace(t *testing.T) {
 			}
 			return nil
 		}),
-		Jobs.Serve(func(context.Context, Caller, Empty) (JobsResponse, error) {
+		Jobs.Serve(func(context.Context, Caller, JobsRequest) (JobsResponse, error) {
 			return JobsResponse{Jobs: make([]rendezvous.JobStatus, 1), Problem: "no leader"}, nil
 		}),
 		Launch.Serve(func(context.Context, Caller, LaunchRequest, func(rendezvous.Progress) error) error { return nil }),
@@ -266,7 +266,7 @@ func TestAround(t *testing.T) {
 	around := 0
 	leads := NewToLeader(ToLeaderConfig{Host: "spark1", Leader: func() (Leader, error) { return Leader{}, ErrNoLeader }})
 	s := NewServer(ServerConfig{Leader: leads},
-		Jobs.Around(func(ctx context.Context, _ Caller, r Empty, ask Ask[Empty, JobsResponse]) (JobsResponse, error) {
+		Jobs.Around(func(ctx context.Context, _ Caller, r JobsRequest, ask Ask[JobsRequest, JobsResponse]) (JobsResponse, error) {
 			around++
 			res, err := ask(ctx, r)
 			if errors.Is(err, ErrNoLeader) {
@@ -274,18 +274,20 @@ func TestAround(t *testing.T) {
 			}
 			return res, err
 		}))
-	if res, err := Jobs.Call(t.Context(), s.As(alice), Empty{}); err != nil || res.Problem == "" || around != 1 {
+	if res, err := Jobs.Call(t.Context(), s.As(alice), JobsRequest{}); err != nil || res.Problem == "" || around != 1 {
 		t.Errorf("without a leader: %+v, %v, %d", res, err, around)
 	}
 	passedOn := Caller{Node: "id3", User: alice.User}
-	if _, err := Jobs.Call(t.Context(), s.As(passedOn), Empty{}); !errors.Is(err, ErrRetry) || around != 1 {
+	if _, err := Jobs.Call(t.Context(), s.As(passedOn), JobsRequest{}); !errors.Is(err, ErrRetry) || around != 1 {
 		t.Errorf("passed on: %v, %d", err, around)
 	}
-	defer leads.Lead(Jobs.Serve(func(context.Context, Caller, Empty) (JobsResponse, error) { return JobsResponse{Problem: "mine"}, nil }))()
-	if res, err := Jobs.Call(t.Context(), s.As(passedOn), Empty{}); err != nil || res.Problem != "mine" || around != 1 {
+	defer leads.Lead(Jobs.Serve(func(context.Context, Caller, JobsRequest) (JobsResponse, error) {
+		return JobsResponse{Problem: "mine"}, nil
+	}))()
+	if res, err := Jobs.Call(t.Context(), s.As(passedOn), JobsRequest{}); err != nil || res.Problem != "mine" || around != 1 {
 		t.Errorf("leading, passed on: %+v, %v, %d", res, err, around)
 	}
-	if res, err := Jobs.Call(t.Context(), s.As(alice), Empty{}); err != nil || res.Problem != "mine" || around != 2 {
+	if res, err := Jobs.Call(t.Context(), s.As(alice), JobsRequest{}); err != nil || res.Problem != "mine" || around != 2 {
 		t.Errorf("leading: %+v, %v, %d", res, err, around)
 	}
 }

@@ -120,7 +120,7 @@ func TestUnreachable(t *testing.T) {
 		string) (net.Conn, error) {
 		return nil, fmt.Errorf("%w: %w", noAgent, os.ErrNotExist)
 	}}}, "http://node")
-	_, err := Jobs.Call(t.Context(), c, Empty{})
+	_, err := Jobs.Call(t.Context(), c, JobsRequest{})
 	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, noAgent) || !errors.Is(err, os.ErrNotExist) ||
 		strings.Contains(err.Error(), "http://") {
 		t.Errorf("unary: %v", err)
@@ -140,7 +140,7 @@ func TestCallerGivesUp(t *testing.T) {
 	begun, ended := make(chan struct{}, 1000), make(chan struct{}, 1000) // of Jobs
 	handler := make(chan error, 1)
 	c := serve(t, alice,
-		Jobs.Serve(func(ctx context.Context, _ Caller, _ Empty) (JobsResponse, error) {
+		Jobs.Serve(func(ctx context.Context, _ Caller, _ JobsRequest) (JobsResponse, error) {
 			begun <- struct{}{}
 			<-ctx.Done()
 			ended <- struct{}{}
@@ -162,7 +162,7 @@ func TestCallerGivesUp(t *testing.T) {
 	}
 	for heard := false; !heard; {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		_, err := Jobs.Call(ctx, c, Empty{})
+		_, err := Jobs.Call(ctx, c, JobsRequest{})
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnreachable) {
 			t.Fatalf("unary: %v", err)
@@ -240,7 +240,7 @@ func TestWhoCalls(t *testing.T) {
 			var got Caller
 			var members, users int
 			c := serve(t, tt.conn,
-				Jobs.Serve(func(_ context.Context, c Caller, _ Empty) (JobsResponse, error) {
+				Jobs.Serve(func(_ context.Context, c Caller, _ JobsRequest) (JobsResponse, error) {
 					got = c
 					users++
 					return JobsResponse{}, nil
@@ -254,7 +254,7 @@ func TestWhoCalls(t *testing.T) {
 			if tt.on != nil {
 				c = c.OnBehalfOf(*tt.on)
 			}
-			_, err := Jobs.Call(t.Context(), c, Empty{})
+			_, err := Jobs.Call(t.Context(), c, JobsRequest{})
 			streamErr := Watch.Call(t.Context(), c, JobRequest{}, nil)
 			if tt.err {
 				if !errors.Is(err, ErrDenied) || !errors.Is(streamErr, ErrDenied) || users != 0 {

@@ -84,6 +84,14 @@ type StopResponse struct {
 	Strays []string `json:"strays,omitempty"`
 }
 
+// JobsRequest asks for jobs: for all that are remembered, or for those that have not ended.
+type JobsRequest struct {
+	Open bool `json:"open,omitempty"` // only those that have not ended
+}
+
+// Wants tells whether a job is asked for.
+func (r JobsRequest) Wants(j rendezvous.JobStatus) bool { return !r.Open || j.Outcome == nil }
+
 // JobsResponse lists jobs, oldest first. Without a leader it is what the
 // answering node's copy of the record says, and Problem says so; Heard is as in Status.
 type JobsResponse struct {

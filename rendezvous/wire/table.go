@@ -19,7 +19,7 @@ var (
 		Does: "what launch would do, per node"})
 	Stop = unary[StopRequest, StopResponse](Row{Name: "stop", Who: users, To: leader, Audit: "stop",
 		Does: "end a job"})
-	Jobs = unary[Empty, JobsResponse](Row{Name: "jobs", Who: users, To: leader,
+	Jobs = unary[JobsRequest, JobsResponse](Row{Name: "jobs", Who: users, To: leader, Asks: true,
 		Does: "all jobs, oldest first"})
 	Service = unary[ServiceRequest, ServiceResponse](Row{Name: "service", Who: users, To: leader, Audit: "service",
 		Does: "whether a service comes back after all its machines were off"})

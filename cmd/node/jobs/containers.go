@@ -26,7 +26,8 @@ func Containers(socket, cluster string) *container.Config {
 // proven that it leads. A job that the record does not know is left out: a take-over may
 // have lost its record while it runs.
 func (k *Ranks) Over(ctx context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
-	res, err := wire.Jobs.Call(ctx, k.cfg.Leader.As(wire.Caller{User: &wire.User{Name: "root"}}), wire.Empty{})
+	res, err := wire.Jobs.Call(ctx, k.cfg.Leader.As(wire.Caller{User: &wire.User{Name: "root"}}),
+		wire.JobsRequest{})
 	if err == nil && res.Problem != "" {
 		err = errors.New(res.Problem)
 	}

@@ -116,8 +116,8 @@ func (k *Ranks) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequ
 }
 
 // jobs asks the leader; without a leader it answers from this node's copy and says so.
-func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
-	ask wire.Ask[wire.Empty, wire.JobsResponse]) (wire.JobsResponse, error) {
+func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.JobsRequest,
+	ask wire.Ask[wire.JobsRequest, wire.JobsResponse]) (wire.JobsResponse, error) {
 	res, err := ask(ctx, r)
 	if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 		return res, err
@@ -126,14 +126,16 @@ func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
 	for _, j := range k.cfg.Record.Jobs() {
 		st := rendezvous.StatusOf(j)
 		k.localState(&st)
-		res.Jobs = append(res.Jobs, st)
+		if r.Wants(st) {
+			res.Jobs = append(res.Jobs, st)
+		}
 	}
 	return res, nil
 }
 
 // all gives the jobs as jobs answers c.
 func (k *Ranks) all(ctx context.Context, c wire.Caller) (wire.JobsResponse, error) {
-	return k.jobs(ctx, c, wire.Empty{}, func(ctx context.Context, r wire.Empty) (wire.JobsResponse, error) {
+	return k.jobs(ctx, c, wire.JobsRequest{}, func(ctx context.Context, r wire.JobsRequest) (wire.JobsResponse, error) {
 		return wire.Jobs.Call(ctx, k.cfg.Leader.As(c), r)
 	})
 }

@@ -182,11 +182,11 @@ func (l *Leader) service(ctx context.Context, c wire.Caller, r wire.ServiceReque
 
 // jobs lists them once this node has proven that it still leads; for each it says which
 // of its machines the management network does not reach.
-func (l *Leader) jobs(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.JobsResponse, error) {
+func (l *Leader) jobs(ctx context.Context, _ wire.Caller, r wire.JobsRequest) (wire.JobsResponse, error) {
 	if err := l.cfg.Failover.Raft().Verify(ctx); err != nil {
 		return wire.JobsResponse{}, err
 	}
-	all := l.cfg.Brain.Jobs()
+	all := slices.DeleteFunc(l.cfg.Brain.Jobs(), func(j rendezvous.JobStatus) bool { return !r.Wants(j) })
 	markFabricOnly(all, l.cfg.FabricOnly())
 	return wire.JobsResponse{Jobs: all}, nil
 }

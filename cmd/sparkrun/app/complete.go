@@ -22,7 +22,7 @@ func (a *App) CompleteJobs(cmd *cobra.Command, args []string, _ string) ([]strin
 	defer cancel()
 	b := a.Dial()
 	defer b.Close()
-	res, err := wire.Jobs.Call(ctx, b, wire.Empty{})
+	res, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

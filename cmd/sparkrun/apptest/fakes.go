@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -473,8 +474,10 @@ func (f *FakeCluster) service(_ context.Context, _ wire.Caller, r wire.ServiceRe
 	return wire.ServiceResponse{Job: launcher.JobID(r.Job + "k3x"), OnlyOn: f.OnlyOn}, f.Err
 }
 
-func (f *FakeCluster) jobs(context.Context, wire.Caller, wire.Empty) (wire.JobsResponse, error) {
-	return f.Has, f.Err
+func (f *FakeCluster) jobs(_ context.Context, _ wire.Caller, r wire.JobsRequest) (wire.JobsResponse, error) {
+	res := f.Has
+	res.Jobs = slices.DeleteFunc(slices.Clone(res.Jobs), func(j rendezvous.JobStatus) bool { return !r.Wants(j) })
+	return res, f.Err
 }
 
 func (f *FakeCluster) token(_ context.Context, _ wire.Caller, r wire.TokenRequest) (wire.TokenResponse, error) {

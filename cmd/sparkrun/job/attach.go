@@ -86,7 +86,7 @@ func runAttach(ctx context.Context, a *app.App, o attachOptions) error {
 
 // find looks up the job, and the part of it to attach to.
 func (o attachOptions) find(ctx context.Context, b *wire.Client) (rendezvous.JobStatus, attachment, error) {
-	jobs, err := wire.Jobs.Call(ctx, b, wire.Empty{})
+	jobs, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{})
 	if err != nil {
 		return rendezvous.JobStatus{}, attachment{}, err
 	}

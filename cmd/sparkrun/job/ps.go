@@ -96,7 +96,7 @@ all of this is.
 func runPs(ctx context.Context, a *app.App, o psOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	res, err := wire.Jobs.Call(ctx, b, wire.Empty{})
+	res, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{Open: !o.all && o.job == ""})
 	if err != nil {
 		return err
 	}
@@ -115,9 +115,7 @@ func runPs(ctx context.Context, a *app.App, o psOptions) error {
 func psAll(a *app.App, res wire.JobsResponse, o psOptions) error {
 	lines := []wire.JobLine{}
 	for _, j := range res.Jobs {
-		if o.all || j.Outcome == nil {
-			lines = append(lines, res.Line(j))
-		}
+		lines = append(lines, res.Line(j))
 	}
 	if o.json {
 		return a.Object(lines)

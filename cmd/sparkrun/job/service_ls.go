@@ -82,7 +82,7 @@ type target struct {
 func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	res, err := wire.Jobs.Call(ctx, b, wire.Empty{})
+	res, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{})
 	if err != nil {
 		return err
 	}

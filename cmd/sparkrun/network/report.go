@@ -171,7 +171,7 @@ func addCluster(ctx context.Context, a *app.App, b *wire.Client, st wire.Status,
 	}
 	found, derr := wire.Doctor.Call(ctx, b, wire.DoctorRequest{})
 	counters, cerr := wire.Counters.Call(ctx, b, wire.Empty{})
-	jobs, jerr := wire.Jobs.Call(ctx, b, wire.Empty{})
+	jobs, jerr := wire.Jobs.Call(ctx, b, wire.JobsRequest{})
 	v, err := newFabricView(st, counters.Nodes)
 	if err != nil {
 		return err
