@@ -51,6 +51,10 @@ func TestLeaderWithoutPower(t *testing.T) {
 	if err != nil || st.Nodes[0].State != "away" || st.Nodes[0].Since.IsZero() || st.Heard.IsZero() || time.Since(st.Heard) > time.Hour {
 		t.Errorf("status: %+v, %v", st, err)
 	}
+	brief, err := wire.ShowStatus.Call(t.Context(), client, wire.StatusRequest{Brief: true})
+	if err != nil || brief.Nodes != nil || brief.Problem == "" || brief.Epoch != st.Epoch {
+		t.Errorf("brief: %+v, %v", brief, err)
+	}
 	stands()
 	if jobs, err := wire.Jobs.Call(t.Context(), client, wire.JobsRequest{}); err != nil || !strings.Contains(jobs.Problem, "takeover --confirm-dead spark1") || !jobs.Heard.Equal(st.Heard) {
 		t.Errorf("jobs: %+v, %v", jobs, err)

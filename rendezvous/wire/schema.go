@@ -13,10 +13,12 @@ import (
 type Empty struct{}
 
 // StatusRequest asks for the cluster's state. With WaitNodes the answer comes
-// when that many nodes are ready, or with an error after Timeout.
+// when that many nodes are ready, or with an error after Timeout. With Brief it leaves
+// the nodes out, which have some 15 KB each.
 type StatusRequest struct {
 	WaitNodes int           `json:"wait_nodes,omitempty"`
 	Timeout   time.Duration `json:"timeout,omitempty"`
+	Brief     bool          `json:"brief,omitempty"`
 }
 
 // Status is the cluster as one node sees it. Without a leader it is what that

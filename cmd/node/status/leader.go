@@ -42,7 +42,7 @@ func (l *Leader) noLonger() error {
 }
 
 func (l *Leader) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest) (wire.Status, error) {
-	return awaitNodes(ctx, r, l.over, func(context.Context) (wire.Status, <-chan struct{}, error) {
+	st, err := awaitNodes(ctx, r, l.over, func(context.Context) (wire.Status, <-chan struct{}, error) {
 		select {
 		case <-l.over:
 			return wire.Status{}, nil, l.noLonger()
@@ -51,6 +51,10 @@ func (l *Leader) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest
 		st, more := l.Now()
 		return st, more, nil
 	})
+	if r.Brief {
+		st.Nodes = nil
+	}
+	return st, err
 }
 
 // Now is the leader's view; the channel is closed when it has changed.

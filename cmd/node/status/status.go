@@ -81,6 +81,9 @@ func (s *Status) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest
 	})
 	self := s.cfg.Self
 	st.Self = self.Host
+	if r.Brief {
+		st.Nodes = nil
+	}
 	i := slices.IndexFunc(st.Nodes, func(m wire.NodeStatus) bool { return m.ID == self.ID })
 	if noVote := s.cfg.Failover.NoVote(); i >= 0 && noVote != "" {
 		st.Nodes[i].NoVote = noVote // this node knows better than the leader

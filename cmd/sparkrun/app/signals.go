@@ -20,7 +20,7 @@ func Interruptible(ctx context.Context, fn func(context.Context) error) error {
 	return Exits(launcher.ExitInterrupted, nil)
 }
 
-// StatusUnless asks for the cluster's state until a signal arrives.
+// StatusUnless asks who leads, and in which epoch, until a signal arrives.
 func StatusUnless(ctx context.Context, c *wire.Client, signals <-chan os.Signal) (wire.Status, os.Signal, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -30,7 +30,7 @@ func StatusUnless(ctx context.Context, c *wire.Client, signals <-chan os.Signal)
 	}
 	told := make(chan answer, 1)
 	go func() { // ends with ctx at the latest
-		st, err := wire.ShowStatus.Call(ctx, c, wire.StatusRequest{})
+		st, err := wire.ShowStatus.Call(ctx, c, wire.StatusRequest{Brief: true})
 		told <- answer{st, err}
 	}()
 	select {
