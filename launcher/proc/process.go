@@ -167,10 +167,12 @@ func (fs FS) OnlyChild(pid int) (child int) {
 	return child
 }
 
-// Cgroup gives the calling thread's group in the tree of a v1 controller, or in the v2 tree
-// for an empty controller; empty if it is in none. cgroups(7) has the three fields.
+// Cgroup gives this process's group in the tree of a v1 controller, or in the v2 tree for an
+// empty controller; empty if it is in none. cgroups(7) has the three fields. Not by
+// thread-self: a process that has looked into /proc/PID/task/TID keeps whoever reaps it
+// busy for 3 ms (proc_invalidate_siblings_dcache, fs/proc/inode.c, 6.18).
 func (fs FS) Cgroup(controller string) (string, error) {
-	b, err := os.ReadFile(string(fs) + "/thread-self/cgroup")
+	b, err := os.ReadFile(string(fs) + "/self/cgroup")
 	if err != nil {
 		return "", err
 	}

@@ -36,7 +36,7 @@ func TestListening(t *testing.T) {
 func TestTreeOfFiles(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"thread-self/cgroup":                    "5:cpu,freezer:/a/b:c\n1:name=systemd:/user\n0::/sparkrun/x\n",
+		"self/cgroup":                           "5:cpu,freezer:/a/b:c\n1:name=systemd:/user\n0::/sparkrun/x\n",
 		"7/task/7/children":                     "8 ",
 		"7/task/9/children":                     "",
 		"10/task/10/children":                   "11 12 ",
