@@ -4,12 +4,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // JobID names a job. The client makes it, so that a repeated request starts the job once.
@@ -28,8 +28,8 @@ const (
 
 // Compiled when first used: a shim starts with this package, and does not need them.
 var (
-	namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`) })
-	envPattern  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
+	namePattern = plain.Pattern(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+	envPattern  = plain.Pattern(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 // NewJobID makes a random id of ten characters (49 bits).

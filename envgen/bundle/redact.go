@@ -1,9 +1,9 @@
 package bundle
 
 import (
-	"regexp"
 	"strings"
-	"sync"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Redacted replaces a secret.
@@ -25,21 +25,15 @@ const wordStart = `(\\[nrt]|\b)`
 const quote = `((?:\\*"|')?)`
 
 var (
-	secretName = compiled(`(?i)^-*` + secretWord + `$`)
+	secretName = plain.Pattern(`(?i)^-*` + secretWord + `$`)
 	// Name, the quote that closes it, sign, the quote that opens the value, the value, and the quote that closes it. A
 	// value ends where a shell, JSON or a query string would end it.
-	assigned  = compiled(`(?i)(\b` + secretWord + `)` + quote + `(\s*[=:]\s*)` + quote + `([^\s"'\\,;&]+)` + quote)
-	pemBlock  = compiled(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
-	bearer    = compiled(`(?i)` + wordStart + `(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
-	userinfo  = compiled(`(://[^\s/:@"]*):[^\s/@"]+@`)
-	knownForm = compiled(wordStart + `(?:spk[0-9]+\.|hf_|gh[a-z]_|github_pat_|nvapi-|sk-|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9._-]{8,}`)
+	assigned  = plain.Pattern(`(?i)(\b` + secretWord + `)` + quote + `(\s*[=:]\s*)` + quote + `([^\s"'\\,;&]+)` + quote)
+	pemBlock  = plain.Pattern(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
+	bearer    = plain.Pattern(`(?i)` + wordStart + `(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
+	userinfo  = plain.Pattern(`(://[^\s/:@"]*):[^\s/@"]+@`)
+	knownForm = plain.Pattern(wordStart + `(?:spk[0-9]+\.|hf_|gh[a-z]_|github_pat_|nvapi-|sk-|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9._-]{8,}`)
 )
-
-// compiled compiles a pattern when it is first used: every command and every shim loads this package, and few need
-// it.
-func compiled(pattern string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
-}
 
 // SecretName reports whether a variable, flag or field of that name holds a secret. A value alone cannot be
 // recognised.

@@ -3,8 +3,9 @@ package doctor
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // volumes are the mounted disks with their file systems' UUIDs and how the machine reaches them.
@@ -39,11 +40,11 @@ func (r *Reader) uuids() map[string]string {
 	return out
 }
 
-var nvmeDisk = regexp.MustCompile(`^nvme(\d+)(c\d+)?n\d+`)
+var nvmeDisk = plain.Pattern(`^nvme(\d+)(c\d+)?n\d+`)
 
 // transport says how a disk is reached, through the layers of device mapper and md.
 func (r *Reader) transport(device string, depth int) string {
-	if m := nvmeDisk.FindStringSubmatch(device); m != nil {
+	if m := nvmeDisk().FindStringSubmatch(device); m != nil {
 		// With native multipath the disk belongs to a subsystem, whose controllers have the transport.
 		for _, pattern := range []string{"class/nvme-subsystem/nvme-subsys" + m[1] + "/nvme*/transport",
 			"class/nvme/nvme" + m[1] + "/transport"} {

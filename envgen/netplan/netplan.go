@@ -12,10 +12,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Path is the only file that this package writes; NVIDIA's playbooks call it so.
@@ -107,10 +107,10 @@ const maxTwins = 8
 
 // nicName matches an interface's name in a plan. The kernel allows nearly anything; udev makes these, and other
 // names would need escaping in netplan's globs.
-var nicName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$`) })
+var nicName = plain.Pattern(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$`)
 
 // slotName matches a port's slot: it is written into a comment of the file.
-var slotName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`) })
+var slotName = plain.Pattern(`^[A-Za-z0-9_.:-]{1,64}$`)
 
 // check refuses input that fits no topology; each message names the port at fault.
 func (in Input) check() error {

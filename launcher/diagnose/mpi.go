@@ -3,6 +3,8 @@ package diagnose
 import (
 	"strconv"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // What Open MPI's mpirun prints at its end about the MPI rank that failed first. 4.x says
@@ -10,9 +12,9 @@ import (
 // (orte/tools/orterun/help-orterun.txt, prrte/src/docs/show-help-files;
 // ompi/mpi/help/help-mpi-api.txt).
 var (
-	mpiAborted = compiled(`MPI_ABORT was invoked on rank (\d+) in communicator [^\n]*\n(?:[^\n]*\n)?\s*(?:with )?[Ee]rrorcode:? (-?\d+)`)
-	mpiExited  = compiled(`Process name: \[[^\n]*,(\d+)\]\s+Exit code:\s+(\d+)`)
-	mpiKilled  = compiled(`process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+ \([^)\n]*\))`)
+	mpiAborted = plain.Pattern(`MPI_ABORT was invoked on rank (\d+) in communicator [^\n]*\n(?:[^\n]*\n)?\s*(?:with )?[Ee]rrorcode:? (-?\d+)`)
+	mpiExited  = plain.Pattern(`Process name: \[[^\n]*,(\d+)\]\s+Exit code:\s+(\d+)`)
+	mpiKilled  = plain.Pattern(`process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+ \([^)\n]*\))`)
 )
 
 // mpirunSays names that rank and its exit; empty: it does not say.
@@ -34,11 +36,11 @@ func mpirunSays(all string) string {
 }
 
 // mpiPlaces is what `sparkrun mpi-node` prints after it (launcher/mpi, tellPlaces).
-var mpiPlaces = compiled(`(?m)^sparkrun: MPI ranks, (\d+) a machine, were on (.+)$`)
+var mpiPlaces = plain.Pattern(`(?m)^sparkrun: MPI ranks, (\d+) a machine, were on (.+)$`)
 
 // taskKilled is what `sparkrun mpi-node` prints about a server that mpirun does not know
 // (launcher/mpi, task.go).
-var taskKilled = compiled(`(?m)^sparkrun: (?:\S*/)?(\S+ (?:was killed by signal|cannot be started:|ended without a word:|was told to end, and not by) .*)$`)
+var taskKilled = plain.Pattern(`(?m)^sparkrun: (?:\S*/)?(\S+ (?:was killed by signal|cannot be started:|ended without a word:|was told to end, and not by) .*)$`)
 
 // onHost names the machine of an MPI rank; else the node, in mpirun's words.
 func onHost(all, rank, node string) string {

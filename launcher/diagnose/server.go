@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // A server has several processes; the one whose exit is seen only says that another has
@@ -27,9 +28,9 @@ func NewServers(servers []launcher.Server) *Servers {
 			}
 		}
 		if all == nil {
-			return compiled(`[^\s\S]`) // matches nothing
+			return plain.Pattern(`[^\s\S]`) // matches nothing
 		}
-		return compiled(strings.Join(all, "|"))
+		return plain.Pattern(strings.Join(all, "|"))
 	}
 	logs := &Servers{
 		prefix:    any(func(l launcher.ServerLog) string { return l.Prefix }),
@@ -41,7 +42,7 @@ func NewServers(servers []launcher.Server) *Servers {
 	}
 	for _, s := range servers {
 		for _, c := range s.Log.Causes {
-			logs.causes = append(logs.causes, compiled(c))
+			logs.causes = append(logs.causes, plain.Pattern(c))
 		}
 	}
 	return logs

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -117,17 +116,11 @@ func errorRecord(data []byte) (message, trace string) {
 }
 
 // noScript is Python's message about a missing script.
-var noScript = compiled(`(?m)^\S*python\S*: can't open file '?([^':]+)'?: \[Errno 2\]`)
-
-// compiled compiles a pattern when it is first used: every command and every shim starts
-// with this package, and few need it.
-func compiled(pattern string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
-}
+var noScript = plain.Pattern(`(?m)^\S*python\S*: can't open file '?([^':]+)'?: \[Errno 2\]`)
 
 // peerLost are the texts by which gloo, NCCL, torch's store and MPICH say that the other
 // end of a connection has gone.
-var peerLost = compiled(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
+var peerLost = plain.Pattern(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
 	`remote process exiting prematurely|failed to recv, got 0 bytes|recvvalue failed|collective operation timeout|` +
 	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out|` +
 	`communication error with rank \d+|Other MPI error|MPI_ERR_OTHER|UCX +ERROR|OFI poll failed|active connection unexpectedly closed`)
@@ -137,20 +130,20 @@ var known = []struct {
 	text  func() *regexp.Regexp
 	words string
 }{
-	{compiled(`CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation`),
+	{plain.Pattern(`CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation`),
 		"the GPU's memory ran out"},
-	{compiled(`CUDA error: .*`), ""},
-	{compiled(`CUDA driver version is insufficient.*`), ""},
-	{compiled(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
-	{compiled(`NCCL WARN .*`), ""},
+	{plain.Pattern(`CUDA error: .*`), ""},
+	{plain.Pattern(`CUDA driver version is insufficient.*`), ""},
+	{plain.Pattern(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
+	{plain.Pattern(`NCCL WARN .*`), ""},
 	// ray/_private/node.py: a raylet that the GCS has not heard from 30 s after its start.
-	{compiled(`The current node timed out during startup`),
+	{plain.Pattern(`The current node timed out during startup`),
 		"Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does " +
 			"not answer: --max-restarts N tries again, --ray-head-arg=--include-dashboard=false makes the start " +
 			"lighter"},
-	{compiled(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
-	{compiled(`.*is not a valid model identifier listed on.*`), ""},
-	{compiled(`(?:.*GatedRepoError|Cannot access gated repo).*`), ""},
+	{plain.Pattern(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
+	{plain.Pattern(`.*is not a valid model identifier listed on.*`), ""},
+	{plain.Pattern(`(?:.*GatedRepoError|Cannot access gated repo).*`), ""},
 }
 
 // causeAside finds a certain cause in a log.
@@ -173,15 +166,15 @@ func (s *Servers) causeAside(lines []string) string {
 }
 
 // exception is the last line of a Python trace.
-var exception = compiled(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*|Exception: .*)`)
+var exception = plain.Pattern(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*|Exception: .*)`)
 
 // torchrunRoot is what the real torchrun prints at its end about the worker that failed
 // first (torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError):
 // its rank, its exit code, and the signal or the trace.
-var torchrunRoot = compiled(`(?s)Root Cause \(first observed failure\):\n.*?\n\s+rank\s+: (\d+) [^\n]*\n\s+exitcode\s+: (-?\d+) .*?\n\s+traceback : ([^\n]*)`)
+var torchrunRoot = plain.Pattern(`(?s)Root Cause \(first observed failure\):\n.*?\n\s+rank\s+: (\d+) [^\n]*\n\s+exitcode\s+: (-?\d+) .*?\n\s+traceback : ([^\n]*)`)
 
 // childFailed is torchrun's own exception, which only says that there is such a text.
-var childFailed = compiled(`\bChildFailedError:`)
+var childFailed = plain.Pattern(`\bChildFailedError:`)
 
 // recognise finds the words for a failure in the end of a rank's output; lost: they only
 // say that a peer has gone.
@@ -226,7 +219,7 @@ func (s *Servers) recognise(lines []string) (words string, lost bool) {
 
 // complains is how Python's argparse refuses a command line ("prog: error: ..."), and
 // Python itself a module (-m) that it cannot find.
-var complains = compiled(`^(?:[^:]+: (error: .+)|\S*python[\d.]*: (?:.*\(\w+: )?(No module named .+?)\)?)$`)
+var complains = plain.Pattern(`^(?:[^:]+: (error: .+)|\S*python[\d.]*: (?:.*\(\w+: )?(No module named .+?)\)?)$`)
 
 // complaint finds that at the end of a program's output; only warnings may follow.
 func complaint(lines []string) string {
@@ -250,11 +243,11 @@ func withoutSource(lines []string) (out []string) {
 }
 
 // traced is a place in a Python trace; a line of source follows.
-var traced = compiled(`^\s+File ".*", line \d+`)
+var traced = plain.Pattern(`^\s+File ".*", line \d+`)
 
 // oomKill is the kernel's line (mm/oom_kill.c), for the machine and for a cgroup alike:
 // "Out of memory: Killed process 12 (python3) total-vm:..., anon-rss:5kB".
-var oomKill = compiled(`(?i)(memory cgroup )?out of memory: Killed process (\d+) \(([^)]*)\)(?:.*anon-rss:(\d+)kB)?`)
+var oomKill = plain.Pattern(`(?i)(memory cgroup )?out of memory: Killed process (\d+) \(([^)]*)\)(?:.*anon-rss:(\d+)kB)?`)
 
 func outOfMemory(kernel string, pid int) string {
 	if !strings.Contains(kernel, "illed process") { // a regexp search through hundreds of KiB less
@@ -278,7 +271,7 @@ func outOfMemory(kernel string, pid int) string {
 
 // xidLine is how NVIDIA's driver reports a GPU error: "NVRM: Xid (PCI:000f:01:00): 31,
 // pid=1234, name=python3, Ch 00000008, ...".
-var xidLine = compiled(`(?m)^\d+,\d+,(\d+),[^;]*;(NVRM: Xid \([^)]*\): (\d+), (?:pid='?(\d+)'?)?.*)$`)
+var xidLine = plain.Pattern(`(?m)^\d+,\d+,(\d+),[^;]*;(NVRM: Xid \([^)]*\): (\d+), (?:pid='?(\d+)'?)?.*)$`)
 
 // xidWithin is how long before a rank's death an Xid without a process counts as its cause.
 const xidWithin = 10 * time.Second

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // mpirun is Open MPI's own launcher, as installed on this machine.
@@ -72,14 +72,14 @@ func findMpirun(o Options) (mpirun, error) {
 
 // 4.x prints "mpirun.openmpi (OpenRTE) 4.1.4" or "mpirun (Open MPI) 4.1.4", 5.x "mpirun
 // (Open MPI) 5.0.3".
-var versionLine = regexp.MustCompile(`\((?:OpenRTE|Open MPI)\) v?(\d+)\.`)
+var versionLine = plain.Pattern(`\((?:OpenRTE|Open MPI)\) v?(\d+)\.`)
 
 func askVersion(path string) (mpirun, error) {
 	out, err := exec.Command(path, "--version").Output()
 	if err != nil {
 		return mpirun{}, fmt.Errorf("ask %s for its version: %w", path, err)
 	}
-	m := versionLine.FindSubmatch(out)
+	m := versionLine().FindSubmatch(out)
 	if m == nil {
 		first, _, _ := strings.Cut(string(out), "\n")
 		return mpirun{}, fmt.Errorf("%s is not Open MPI's: it prints %.80q", path, first)

@@ -2,11 +2,14 @@
 // shown on a terminal: without anything that would move its cursor, change its colours or
 // reverse its direction.
 //
-// It must not quote a text or interpret it.
+// It must not quote a text or interpret it. The patterns by which others do are compiled
+// here, when they are first used.
 package plain
 
 import (
+	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -58,4 +61,11 @@ func Cut(s string, n int) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
+}
+
+// Pattern compiles a regular expression when it is first used: every command and every shim
+// is started with all of them, and few need one. It panics, then, if the expression is
+// invalid.
+func Pattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

@@ -14,10 +14,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Services to browse for.
@@ -102,11 +102,9 @@ type Member struct {
 
 // The forms of what is announced; rendezvous/trust gives them.
 var (
-	uuidForm = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-	})
-	pinForm  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{43}$`) })
-	hostForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`) })
+	uuidForm = plain.Pattern(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+	pinForm  = plain.Pattern(`^[A-Za-z0-9_-]{43}$`)
+	hostForm = plain.Pattern(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
 )
 
 // keys of the TXT record. A reader takes version 1 and skips keys that it does not know.

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/login"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -155,11 +155,11 @@ func (m *Membership) issueClient(c rendezvous.Client, csr []byte) (*x509.Certifi
 }
 
 // certNames matches what the display name in a certificate may not contain.
-var certNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+var certNames = plain.Pattern(`[^A-Za-z0-9._-]+`)
 
 // plainName is a machine's own name, safe for display.
 func plainName(host string) string {
-	host = strings.Trim(certNames.ReplaceAllString(host, "-"), "-._")
+	host = strings.Trim(certNames().ReplaceAllString(host, "-"), "-._")
 	if host == "" {
 		return "unnamed"
 	}

@@ -20,10 +20,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Reasons for refusing a peer. Handshake errors wrap one of these; the other end sees only "bad certificate".
@@ -57,12 +57,10 @@ type Peer struct {
 }
 
 // UUIDs have only one spelling here, so that comparing strings compares identities.
-var uuidForm = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-})
+var uuidForm = plain.Pattern(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 // A host name is shown in logs and on terminals: no spaces, control characters or quotes; 64 is HOST_NAME_MAX.
-var hostForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`) })
+var hostForm = plain.Pattern(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
 
 func (p Peer) validate() error {
 	switch {

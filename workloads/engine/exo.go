@@ -58,7 +58,7 @@ func decideExo(e Engine, r workloads.Request) (served, error) {
 	case r.Job.MinNodes > 0:
 		return bad(fmt.Sprintf("--nodes %d:%d", r.Job.MinNodes, r.Job.Nodes),
 			"how a model is cut depends on the number of machines: give one")
-	case o.Model != "" && !modelName.MatchString(o.Model):
+	case o.Model != "" && !modelName().MatchString(o.Model):
 		return bad("model "+o.Model, "exo takes a name on Hugging Face, such as mlx-community/Qwen3-30B-A3B-4bit; "+
 			"a model that lies in /models/OWNER--NAME of every machine is found with --env EXO_MODELS_READ_ONLY_DIRS=/models")
 	case r.Job.Service != nil && r.Job.Service.Probe == launcher.ProbeGenerate:

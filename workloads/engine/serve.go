@@ -56,7 +56,7 @@ func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 	switch {
 	case o.Model == "" && len(o.Command) == 0:
 		return bad("%s", e.Name, "no model: sparkrun launch "+e.Name+" MODEL [flags] [-- SERVER ARGS]")
-	case o.Model != "" && !path.IsAbs(o.Model) && !strings.Contains(o.Model, ":") && !modelName.MatchString(o.Model):
+	case o.Model != "" && !path.IsAbs(o.Model) && !strings.Contains(o.Model, ":") && !modelName().MatchString(o.Model):
 		// s3://, or a file of a repository
 		return bad("model %s", o.Model, "it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path, "+
 			"or from ./")

@@ -4,15 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // modelName is one on Hugging Face: NAME, or OWNER/NAME (huggingface_hub/utils/_validators.py).
-var modelName = regexp.MustCompile(`^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$`)
+var modelName = plain.Pattern(`^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$`)
 
 // elsewhere are flags of the servers by which weights come from where nobody looks, or not at all.
 var elsewhere = []Flag{{Name: "--load-format"}, {Name: "--download-dir"}, {Name: "--revision"},
@@ -30,7 +30,7 @@ func (e Engine) ModelToFind(r workloads.Request) string {
 			return ""
 		}
 	}
-	if path.IsAbs(model) || modelName.MatchString(model) {
+	if path.IsAbs(model) || modelName().MatchString(model) {
 		return model
 	}
 	return ""

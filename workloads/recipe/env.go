@@ -1,20 +1,20 @@
 package recipe
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variable = plain.Pattern(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // whole is a value that is one variable of the caller's and nothing else.
-var whole = regexp.MustCompile(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})$`)
+var whole = plain.Pattern(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})$`)
 
 // ofMachine are variables that differ from machine to machine: sparkrun finds them on each. The
 // workload leaves out a recipe's VLLM_HOST_IP and its like, and says so.
@@ -43,7 +43,7 @@ func (r Recipe) env(out *Launch, o Options) error {
 	for i, v := range slices.Concat(r.Env, settingsOf(before)) {
 		field := "env." + v.Name
 		switch {
-		case !variable.MatchString(v.Name):
+		case !variable().MatchString(v.Name):
 			return invalid(field, "a variable's name is letters, digits and '_', and begins with no digit")
 		case given(o.Env, v.Name) || given(o.Secrets, v.Name):
 			continue // the user's own
@@ -77,7 +77,7 @@ func settingsOf(env []string) (out []Setting) {
 // secret is a variable whose name says that it holds one: the caller's own is given as such, and
 // one that stands in the recipe is refused.
 func (l *Launch) secret(field string, v Setting, environ []string) error {
-	m := whole.FindStringSubmatch(v.Value)
+	m := whole().FindStringSubmatch(v.Value)
 	switch {
 	case m == nil:
 		return invalid(field, "its name says that it holds a secret, which the cluster's record would keep: give it with "+
@@ -109,7 +109,7 @@ func (r Recipe) expand(out *Launch, field, value string, environ []string) (stri
 		return value, nil
 	}
 	var err error
-	text := expansion.ReplaceAllStringFunc(value, func(m string) string {
+	text := expansion().ReplaceAllStringFunc(value, func(m string) string {
 		name := strings.Trim(m, "${}")
 		v, ok := workloads.Lookup(environ, name)
 		switch {
@@ -129,4 +129,4 @@ func (r Recipe) expand(out *Launch, field, value string, environ []string) (stri
 	return text, err
 }
 
-var expansion = regexp.MustCompile(`\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
+var expansion = plain.Pattern(`\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)

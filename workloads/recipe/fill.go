@@ -2,9 +2,10 @@ package recipe
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // fill puts values in the place of a template's placeholders, by the rules of the recipe's
@@ -17,7 +18,7 @@ func (r Recipe) fill(field, template string, values []Setting) (string, []Note, 
 	return fillAll(field, template, values)
 }
 
-var placeholder = regexp.MustCompile(`\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var placeholder = plain.Pattern(`\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
 // fillOnce is Python's str.format: a brace that is meant is written twice, and each
 // placeholder must have a value.
@@ -37,7 +38,7 @@ func fillOnce(field, template string, values []Setting) (string, error) {
 		case c == '}':
 			return "", invalid(field, "line %d: a `}` alone: a brace that is meant is written twice", lineOf(template, i))
 		}
-		m := placeholder.FindStringSubmatch(template[i:])
+		m := placeholder().FindStringSubmatch(template[i:])
 		if m == nil || !strings.HasPrefix(template[i:], m[0]) {
 			return "", invalid(field, "line %d: `%s`: want {NAME}; a brace that is meant is written twice",
 				lineOf(template, i), head(template[i:]))
@@ -66,7 +67,7 @@ func fillAll(field, template string, values []Setting) (string, []Note, error) {
 			return "", nil, invalid(field, "it grows beyond %d KiB", maxText>>10)
 		case next == text:
 			var notes []Note
-			left := placeholder.FindAllString(text, -1)
+			left := placeholder().FindAllString(text, -1)
 			slices.Sort(left)
 			for _, m := range slices.Compact(left) {
 				notes = append(notes, Note{field, fmt.Sprintf("%s has no value, and stays as it is", m)})
@@ -84,7 +85,7 @@ func fillAll(field, template string, values []Setting) (string, []Note, error) {
 func replaced(text string, known map[string]string) (string, bool) {
 	var b strings.Builder
 	for b.Len() <= maxText {
-		at := placeholder.FindStringIndex(text)
+		at := placeholder().FindStringIndex(text)
 		if at == nil {
 			b.WriteString(text)
 			return b.String(), b.Len() <= maxText

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Read reads a recipe of either version. A field that it does not know, or does not follow, is
@@ -34,7 +34,7 @@ func Read(text []byte) (Recipe, error) {
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return Recipe{}, fmt.Errorf("%w: more than one YAML document", launcher.ErrInvalid)
 	}
-	if err := plain(&doc, 0); err != nil {
+	if err := plainValue(&doc, 0); err != nil {
 		return Recipe{}, err
 	}
 	root := doc.Content[0]
@@ -47,8 +47,8 @@ func Read(text []byte) (Recipe, error) {
 	return r.Recipe, errors.Join(r.errs...)
 }
 
-// plain refuses YAML whose meaning is not what stands there.
-func plain(n *yaml.Node, depth int) error {
+// plainValue refuses YAML whose meaning is not what stands there.
+func plainValue(n *yaml.Node, depth int) error {
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
 		return fmt.Errorf("line %d: %w: anchors and aliases (& and *) are not read: write the value out", n.Line,
@@ -67,7 +67,7 @@ func plain(n *yaml.Node, depth int) error {
 		return fmt.Errorf("line %d: %w: the YAML tag %s is not read", n.Line, launcher.ErrInvalid, n.ShortTag())
 	}
 	for _, c := range n.Content {
-		if err := plain(c, depth+1); err != nil {
+		if err := plainValue(c, depth+1); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() 
 var yesNo = map[string]string{"yes": "True", "on": "True", "no": "False", "off": "False", "true": "True",
 	"false": "False"}
 
-var wholeNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
+var wholeNumber = plain.Pattern(`^-?(0|[1-9][0-9]*)$`)
 
 // text is a single value as Python prints it; false: there is none.
 func (r *reader) text(field string, n *yaml.Node) (string, bool) {
@@ -153,7 +153,7 @@ func (r *reader) text(field string, n *yaml.Node) (string, bool) {
 			return word, true
 		}
 		var i int64
-		if n.ShortTag() == "!!int" && !wholeNumber.MatchString(n.Value) && n.Decode(&i) == nil {
+		if n.ShortTag() == "!!int" && !wholeNumber().MatchString(n.Value) && n.Decode(&i) == nil {
 			return strconv.FormatInt(i, 10), true
 		}
 	}

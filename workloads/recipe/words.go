@@ -1,10 +1,11 @@
 package recipe
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // words reads text as bash does and gives the words of its one command, with the variables that
@@ -62,12 +63,12 @@ type word struct {
 	line int
 }
 
-var assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+var assignment = plain.Pattern(`^[A-Za-z_][A-Za-z0-9_]*=`)
 
 // assignments takes NAME=VALUE words off the begin of a command.
 func assignments(st []word, env *[]Setting) []word {
 	for len(st) > 0 {
-		m := assignment.FindString(st[0].text)
+		m := assignment().FindString(st[0].text)
 		if m == "" || len(m) > st[0].bare {
 			break
 		}
@@ -127,7 +128,7 @@ func (l *lexer) quoted() {
 // opensValue tells whether the word so far is NAME=, or NAME=...: of several folders, behind which
 // bash reads a ~ as a home, even in an argument.
 func (l *lexer) opensValue() bool {
-	m := assignment.Find(l.cur)
+	m := assignment().Find(l.cur)
 	return m != nil && (l.bare < 0 || len(m) <= l.bare) && strings.IndexByte("=:", l.cur[len(l.cur)-1]) >= 0
 }
 

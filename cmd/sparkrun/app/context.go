@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/durable"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -78,11 +78,11 @@ func (c Contexts) MayWrite(uid int) error {
 }
 
 // ContextName matches a valid name of a context.
-var ContextName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+var ContextName = plain.Pattern(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // CheckContextName refuses an invalid name.
 func CheckContextName(name string) error {
-	if !ContextName.MatchString(name) || name == LocalContext {
+	if !ContextName().MatchString(name) || name == LocalContext {
 		return Usagef("context %q: want a name of letters, digits and . _ -, other than %s", name, LocalContext)
 	}
 	return nil
@@ -96,7 +96,7 @@ func (c Contexts) List() ([]string, error) {
 	}
 	var names []string
 	for _, f := range found {
-		if f.IsDir() && ContextName.MatchString(f.Name()) {
+		if f.IsDir() && ContextName().MatchString(f.Name()) {
 			names = append(names, f.Name())
 		}
 	}

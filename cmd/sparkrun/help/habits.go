@@ -1,15 +1,16 @@
 package help
 
 import (
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // habit is a row of the chapter habits, or a part of one: what something of another tool is here.
 type habit struct{ tool, there, here string }
 
-var codeSpan = regexp.MustCompile("`([^`]+)`")
+var codeSpan = plain.Pattern("`([^`]+)`")
 
 // habits reads the chapter's tables. Where a row has as many commands or flags on its right as on its
 // left, they belong together in their order; else all that is on the right answers each.
@@ -27,7 +28,7 @@ func habits() (out []habit) {
 		if !strings.HasPrefix(line, "|") || len(cells) != 2 {
 			continue
 		}
-		left, right := codeSpan.FindAllStringSubmatch(cells[0], -1), codeSpan.FindAllString(cells[1], -1)
+		left, right := codeSpan().FindAllStringSubmatch(cells[0], -1), codeSpan().FindAllString(cells[1], -1)
 		for i, there := range left {
 			h := habit{tool, there[1], strings.TrimSpace(cells[1])}
 			if len(right) == len(left) && len(left) > 1 {

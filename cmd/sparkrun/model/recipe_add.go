@@ -46,7 +46,7 @@ func addRegistry(_ context.Context, a *app.App, o registryOptions) error {
 	if strings.Contains(o.folder, "://") || strings.HasPrefix(o.folder, "git@") {
 		return app.Usagef("%s: sparkrun fetches nothing by itself: git clone it, then add the folder", o.folder)
 	}
-	if o.name != "" && !app.ContextName.MatchString(o.name) {
+	if o.name != "" && !app.ContextName().MatchString(o.name) {
 		return app.Usagef("--name %q: want letters, digits and . _ -", o.name)
 	}
 	folder := o.folder
@@ -78,7 +78,7 @@ func addRegistry(_ context.Context, a *app.App, o registryOptions) error {
 		there = append(there, f.names()...)
 	}
 	for _, r := range found {
-		if !app.ContextName.MatchString(r.name) {
+		if !app.ContextName().MatchString(r.name) {
 			return app.Usagef("registry %q: name it with --name, of letters, digits and . _ -", r.name)
 		}
 		if slices.Contains(there, r.name) {

@@ -162,7 +162,7 @@ func (f registryFolder) open() ([]registry, error) {
 		case f.Name != "":
 			one.name = f.Name + "-" + e.Name
 		}
-		if !app.ContextName.MatchString(one.name) {
+		if !app.ContextName().MatchString(one.name) {
 			return wrong(fmt.Errorf("its .sparkrun/registry.yaml: %q is no name: want letters, digits "+
 				"and . _ -", one.name))
 		}

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Measured is what one perftest printed. Absent figures are nil.
@@ -60,11 +61,11 @@ func (m Measured) latency() *float64 {
 
 var (
 	// Names of columns hold single spaces; those of one unit end with it in brackets.
-	columnName = regexp.MustCompile(`#\w+|[\w.%]+(?: \w+)*\[[^\]]*\]|tps average`)
-	mtuLine    = regexp.MustCompile(`^\s*Mtu\s*:\s*(\d+)\[B\]`)
-	gidIndex   = regexp.MustCompile(`(?i)^\s*GID index\s*:\s*(\d+)`) // 4.4: gid index
-	gidLine    = regexp.MustCompile(`^\s*M?GID\s*:\s*((?:\d{1,3}:){15}\d{1,3})`)
-	sideLine   = regexp.MustCompile(`^\s*(local|remote) address:`)
+	columnName = plain.Pattern(`#\w+|[\w.%]+(?: \w+)*\[[^\]]*\]|tps average`)
+	mtuLine    = plain.Pattern(`^\s*Mtu\s*:\s*(\d+)\[B\]`)
+	gidIndex   = plain.Pattern(`(?i)^\s*GID index\s*:\s*(\d+)`) // 4.4: gid index
+	gidLine    = plain.Pattern(`^\s*M?GID\s*:\s*((?:\d{1,3}:){15}\d{1,3})`)
+	sideLine   = plain.Pattern(`^\s*(local|remote) address:`)
 )
 
 // readText finds the table by its header, and what the lines before it say.
@@ -74,22 +75,22 @@ func readText(text string) Measured {
 	side := ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
-		if f := mtuLine.FindStringSubmatch(line); f != nil {
+		if f := mtuLine().FindStringSubmatch(line); f != nil {
 			m.MTU, _ = strconv.Atoi(f[1]) // of digits; one too long stays 0
-		} else if f := gidIndex.FindStringSubmatch(line); f != nil {
+		} else if f := gidIndex().FindStringSubmatch(line); f != nil {
 			if n, err := strconv.Atoi(f[1]); err == nil {
 				m.GIDIndex = &n
 			}
-		} else if f := sideLine.FindStringSubmatch(line); f != nil {
+		} else if f := sideLine().FindStringSubmatch(line); f != nil {
 			side = f[1]
-		} else if f := gidLine.FindStringSubmatch(line); f != nil {
+		} else if f := gidLine().FindStringSubmatch(line); f != nil {
 			if gid, ok := parseGID(f[1]); ok && side == "local" {
 				m.Local = gid
 			} else if ok && side == "remote" {
 				m.Remote = gid
 			}
 		} else if strings.Contains(line, "#bytes") {
-			columns = columnName.FindAllString(line, -1)
+			columns = columnName().FindAllString(line, -1)
 		} else if columns != nil {
 			m.row(columns, strings.Fields(line))
 		}
@@ -171,7 +172,7 @@ func parseGID(text string) (netip.Addr, bool) {
 
 // jsonLine is one setting of perftest's file. Up to 4.5 it is no JSON: names without quotes, and a
 // comma behind the last.
-var jsonLine = regexp.MustCompile(`^\s*"?([\w.]+)"?\s*:\s*"?([^",]*)"?\s*,?\s*$`)
+var jsonLine = plain.Pattern(`^\s*"?([\w.]+)"?\s*:\s*"?([^",]*)"?\s*,?\s*$`)
 
 func (m *Measured) readJSON(text string) {
 	found := map[string]string{}
@@ -187,7 +188,7 @@ func (m *Measured) readJSON(text string) {
 		}
 	} else {
 		for line := range strings.Lines(text) {
-			if f := jsonLine.FindStringSubmatch(strings.TrimRight(line, "\r\n")); f != nil {
+			if f := jsonLine().FindStringSubmatch(strings.TrimRight(line, "\r\n")); f != nil {
 				found[f[1]] = f[2]
 			}
 		}

@@ -1,9 +1,10 @@
 package nccltest
 
 import (
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Log is what NCCL's own lines (NCCL_DEBUG=INFO) say, over all ranks.
@@ -29,21 +30,21 @@ var (
 	// "HOST:PID:TID [DEVICE] misc/ibvwrap.cc:291 (wrap_ibv_modify_qp) NCCL WARN ...". Since 2.26 the
 	// time stands before it, and where NCCL_DEBUG_TIMESTAMP_LEVELS says so, before all. A row of the
 	// table that waits for its numbers may stand there as well, without a space between: "-1HOST:...".
-	logLine     = regexp.MustCompile(`([A-Za-z0-9][^\s:]*):(\d+):\d+ \[-?\d+\] (?:\S+:\d+ (?:\(\S*\) )?)?NCCL (INFO|WARN) (.*)$`)
-	logVersion  = regexp.MustCompile(`^NCCL version (\S+)`)
-	usingIB     = regexp.MustCompile(`^NET/IB : Using (.*)$`)
-	usingSocket = regexp.MustCompile(`^NET/Socket : Using (.*)$`)
+	logLine     = plain.Pattern(`([A-Za-z0-9][^\s:]*):(\d+):\d+ \[-?\d+\] (?:\S+:\d+ (?:\(\S*\) )?)?NCCL (INFO|WARN) (.*)$`)
+	logVersion  = plain.Pattern(`^NCCL version (\S+)`)
+	usingIB     = plain.Pattern(`^NET/IB : Using (.*)$`)
+	usingSocket = plain.Pattern(`^NET/Socket : Using (.*)$`)
 	// A device, its port and its link layer: [0]rocep1s0f0:1/RoCE; since 2.30 the port may be
 	// followed by a rail and a plane: [0]rocep1s0f0:1:0:2/RoCE. Without a device the line comes all
 	// the same: "NET/IB : Using [RO]; OOB eth0:192.0.2.2<0>".
-	ibDevice     = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):\d+[:\d]*/`)
-	socketDevice = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):`)
-	viaTransport = regexp.MustCompile(`\] via (NET/[A-Za-z_]+|P2P|SHM|C2C)`)
+	ibDevice     = plain.Pattern(`\[\d+\]([^\s:\[\]]+):\d+[:\d]*/`)
+	socketDevice = plain.Pattern(`\[\d+\]([^\s:\[\]]+):`)
+	viaTransport = plain.Pattern(`\] via (NET/[A-Za-z_]+|P2P|SHM|C2C)`)
 	// A plugin's name has its version: NET/IBext_v8 (github.com/Mellanox/nccl-rdma-sharp-plugins).
-	viaPlugin = regexp.MustCompile(`^NET/IBext`)
+	viaPlugin = plain.Pattern(`^NET/IBext`)
 	// What nccl-tests itself says of a call that failed: "HOST: Test NCCL failure common.cu:1234
 	// 'unhandled system error / ...'" (its src/common.h).
-	testFailure = regexp.MustCompile(`Test NCCL failure \S+:\d+ .*$`)
+	testFailure = plain.Pattern(`Test NCCL failure \S+:\d+ .*$`)
 )
 
 // registers is part of the names of verbs that register memory: ibv_reg_mr, ibv_reg_mr_iova2.
@@ -59,9 +60,9 @@ func (l *Log) Line(line string) bool {
 	if !strings.Contains(line, "NCCL ") && !strings.Contains(line, " failure ") {
 		return false
 	}
-	m := logLine.FindStringSubmatch(line)
+	m := logLine().FindStringSubmatch(line)
 	if m == nil {
-		if failure := testFailure.FindString(line); failure != "" {
+		if failure := testFailure().FindString(line); failure != "" {
 			l.bad(failure)
 		}
 		return false
@@ -69,20 +70,20 @@ func (l *Log) Line(line string) bool {
 	l.Seen = true
 	who, text := m[1]+":"+m[2], m[4]
 	switch {
-	case logVersion.MatchString(text):
-		l.Version = logVersion.FindStringSubmatch(text)[1]
+	case logVersion().MatchString(text):
+		l.Version = logVersion().FindStringSubmatch(text)[1]
 	case strings.HasPrefix(text, "NET/IB : No device found"):
 		l.NoIB = true
-	case usingIB.MatchString(text):
-		l.Using = put(l.Using, who, ibDevice.FindAllStringSubmatch(text, -1))
-	case usingSocket.MatchString(text):
-		l.Sockets = put(l.Sockets, who, socketDevice.FindAllStringSubmatch(text, -1))
+	case usingIB().MatchString(text):
+		l.Using = put(l.Using, who, ibDevice().FindAllStringSubmatch(text, -1))
+	case usingSocket().MatchString(text):
+		l.Sockets = put(l.Sockets, who, socketDevice().FindAllStringSubmatch(text, -1))
 	}
-	if v := viaTransport.FindStringSubmatch(text); v != nil {
+	if v := viaTransport().FindStringSubmatch(text); v != nil {
 		if l.Via == nil {
 			l.Via = map[string]int{}
 		}
-		if viaPlugin.MatchString(v[1]) {
+		if viaPlugin().MatchString(v[1]) {
 			v[1] = "NET/IB"
 		}
 		l.Via[v[1]]++

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
@@ -43,7 +43,7 @@ type document struct {
 
 // bareWords are numbers that are none and that nothing quotes: nccl-tests looks for NaN alone, and prints
 // an infinite bandwidth, of a time that is 0, as it is.
-var bareWords = regexp.MustCompile(`":-?(?:inf|nan)\b`)
+var bareWords = plain.Pattern(`":-?(?:inf|nan)\b`)
 
 type javerage struct {
 	Bandwidth jnumber `json:"bandwidth"`
@@ -94,9 +94,9 @@ func (p *jpt) point() (out *Point, ok bool) {
 func parseJSON(b []byte) (Table, error) {
 	var d document
 	err := json.Unmarshal(b, &d)
-	if err != nil && bareWords.Match(b) {
+	if err != nil && bareWords().Match(b) {
 		d = document{}
-		err = json.Unmarshal(bareWords.ReplaceAll(b, []byte(`":"nan"`)), &d)
+		err = json.Unmarshal(bareWords().ReplaceAll(b, []byte(`":"nan"`)), &d)
 	}
 	if err != nil {
 		return Table{}, fmt.Errorf("read result: as the JSON of nccl-tests -J: %w", err)

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
@@ -21,19 +21,19 @@ const maxRows = 1 << 16
 
 var (
 	// Each from src/util.cu; the sweep's own header has the same shape.
-	versionLine = regexp.MustCompile(`^# nccl-tests version (\S+) nccl-headers=\d+ nccl-library=(\d+)`)
-	sweepLine   = regexp.MustCompile(`^# sparkrun sweep \d+ torch=(\S+) nccl=(\S+) backend=(\S+)`)
-	startLine   = regexp.MustCompile(`^# Collective test starting: (\S+)`)
-	optionsLine = regexp.MustCompile(`^# nThread \d+ nGpus \d+ `) // the first that every version prints
-	deviceLine  = regexp.MustCompile(`^#\s+Rank\s+(\d+) (?:Group\s+\d+ )?(?:Pid\s+\d+ )?on\s+(\S+) device\s+(\d+) (?:\[[^]]*\] )?(.*)$`)
-	boundsLine  = regexp.MustCompile(`^# Out of bounds values : (\d+) (\S+)`)
-	averageLine = regexp.MustCompile(`^# Avg bus bandwidth\s+: (\S+)`)
-	noteLine    = regexp.MustCompile(`^# (maxBytes lowered .*|Reducing maxBytes .*|error: .*)$`)
-	tag         = regexp.MustCompile(`^\[\d+,\d+\]<stdout>: ?`) // of mpirun --tag-output
+	versionLine = plain.Pattern(`^# nccl-tests version (\S+) nccl-headers=\d+ nccl-library=(\d+)`)
+	sweepLine   = plain.Pattern(`^# sparkrun sweep \d+ torch=(\S+) nccl=(\S+) backend=(\S+)`)
+	startLine   = plain.Pattern(`^# Collective test starting: (\S+)`)
+	optionsLine = plain.Pattern(`^# nThread \d+ nGpus \d+ `) // the first that every version prints
+	deviceLine  = plain.Pattern(`^#\s+Rank\s+(\d+) (?:Group\s+\d+ )?(?:Pid\s+\d+ )?on\s+(\S+) device\s+(\d+) (?:\[[^]]*\] )?(.*)$`)
+	boundsLine  = plain.Pattern(`^# Out of bounds values : (\d+) (\S+)`)
+	averageLine = plain.Pattern(`^# Avg bus bandwidth\s+: (\S+)`)
+	noteLine    = plain.Pattern(`^# (maxBytes lowered .*|Reducing maxBytes .*|error: .*)$`)
+	tag         = plain.Pattern(`^\[\d+,\d+\]<stdout>: ?`) // of mpirun --tag-output
 	// A row is begun before its test runs. What NCCL logs meanwhile stands behind its root, which
 	// is a number, without a space: "-1spark1:605:605 [0] NCCL INFO ..."; its figures come later, on
 	// a line of their own.
-	gluedLine = regexp.MustCompile(`[A-Za-z][^\s:]*:\d+:\d+ \[-?\d+\] (?:\S+ (?:\S+ )?)?NCCL (?:INFO|WARN) `)
+	gluedLine = plain.Pattern(`[A-Za-z][^\s:]*:\d+:\d+ \[-?\d+\] (?:\S+ (?:\S+ )?)?NCCL (?:INFO|WARN) `)
 )
 
 // maxNotes bounds the remarks on rows that are none.
@@ -56,7 +56,7 @@ type Parser struct {
 func (p *Parser) Line(line string) (row bool) {
 	line = strings.TrimRight(line, " \t\r")
 	if strings.HasPrefix(line, "[") {
-		line = tag.ReplaceAllString(line, "")
+		line = tag().ReplaceAllString(line, "")
 	}
 	if strings.HasPrefix(line, "#") {
 		p.begun = nil
@@ -67,7 +67,7 @@ func (p *Parser) Line(line string) (row bool) {
 		strings.IndexByte(" 0123456789", line[0]) < 0 {
 		return false
 	}
-	if glued := gluedLine.FindStringIndex(line); glued != nil {
+	if glued := gluedLine().FindStringIndex(line); glued != nil {
 		line = line[:glued[0]]
 	}
 	fields := strings.Fields(line)
@@ -114,35 +114,35 @@ func (p *Parser) Table() Table {
 
 func (p *Parser) comment(line string) {
 	if (p.ended || len(p.table.Rows) > 0) &&
-		(versionLine.MatchString(line) || sweepLine.MatchString(line) || startLine.MatchString(line) ||
-			optionsLine.MatchString(line)) {
+		(versionLine().MatchString(line) || sweepLine().MatchString(line) || startLine().MatchString(line) ||
+			optionsLine().MatchString(line)) {
 		*p = Parser{table: Table{Notes: []string{earlierRun}}}
 	}
 	t := &p.table
-	if m := versionLine.FindStringSubmatch(line); m != nil {
+	if m := versionLine().FindStringSubmatch(line); m != nil {
 		t.Tool, t.NCCL = "nccl-tests "+m[1], ncclVersion(m[2])
-	} else if m := sweepLine.FindStringSubmatch(line); m != nil {
+	} else if m := sweepLine().FindStringSubmatch(line); m != nil {
 		t.Tool, t.Backend = "torch "+m[1], m[3]
 		if m[2] != "none" {
 			t.NCCL = m[2]
 		}
-	} else if m := startLine.FindStringSubmatch(line); m != nil {
+	} else if m := startLine().FindStringSubmatch(line); m != nil {
 		t.Op = operation(m[1])
-	} else if m := deviceLine.FindStringSubmatch(line); m != nil {
+	} else if m := deviceLine().FindStringSubmatch(line); m != nil {
 		rank, _ := strconv.Atoi(m[1])
 		d := Device{Rank: rank, Host: m[2], Name: strings.TrimSpace(m[4])}
 		if slices.ContainsFunc(t.Devices, func(o Device) bool { return o.Rank == d.Rank && o.Host == d.Host }) {
 			t.Devices = nil // of a run before that ended without a row
 		}
 		t.Devices = append(t.Devices, d)
-	} else if m := boundsLine.FindStringSubmatch(line); m != nil {
+	} else if m := boundsLine().FindStringSubmatch(line); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		t.OutOfBounds, p.ended = &Bounds{Count: n, OK: m[2] == "OK"}, true
-	} else if m := averageLine.FindStringSubmatch(line); m != nil {
+	} else if m := averageLine().FindStringSubmatch(line); m != nil {
 		if v, ok := number(m[1]); ok {
 			t.Average = &v
 		}
-	} else if m := noteLine.FindStringSubmatch(line); m != nil {
+	} else if m := noteLine().FindStringSubmatch(line); m != nil {
 		t.Notes = append(t.Notes, m[1])
 	} else if f := strings.Fields(line[1:]); len(f) > 3 && f[0] == "size" && slices.Contains(f, "busbw") {
 		p.columns = f
