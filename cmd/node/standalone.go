@@ -212,7 +212,8 @@ func (s *standalone) launch(ctx context.Context, _ wire.Caller, r wire.LaunchReq
 
 func (s *standalone) onlyHere(spec launcher.Spec) error {
 	if spec.Nodes > 1 || len(spec.On) > 1 || len(spec.On) == 1 && spec.On[0] != s.host {
-		return fmt.Errorf("%w: --standalone runs on this machine (%s) only: leave out --nodes and --on, or launch in a cluster", launcher.ErrInvalid, s.host)
+		return fmt.Errorf("%w: --standalone runs on this machine (%s) only: leave out --nodes and --on, or launch in a "+
+			"cluster", launcher.ErrInvalid, s.host)
 	}
 	return nil
 }
