@@ -53,7 +53,7 @@ var mayImportSibling = map[string]string{
 	"launcher/readiness -> launcher/shim":      "long output lies in parts, which the shim names",
 	"launcher/logs -> launcher/shim":           "what the shim writes, logs reads: the names of its parts, its stamps, its gaps",
 	"launcher/agent -> launcher/mpi":           "the agent carries MPI's barriers between nodes",
-	"launcher/shim -> launcher/container":      "a container stands in the place of a rank that the shim forks",
+	"launcher/shim -> launcher/container":      "a container stands in place of a rank that the shim forks",
 	"launcher/shim -> launcher/mpi":            "the shim holds MPI ranks' sockets and their space, which have to outlive the agent",
 	"envgen/doctor -> envgen/topology":         "what is wrong with cables is told, and mended, with all the rest",
 	"workloads/engine -> workloads/exo":        "the row of exo starts its gateway",

@@ -122,7 +122,7 @@ type host struct {
 func Place(proposed []byte, s State, network netip.Prefix) ([]byte, error) {
 	var instance map[string]map[string]json.RawMessage
 	if err := json.Unmarshal(proposed, &instance); err != nil || len(instance) != 1 {
-		return nil, fmt.Errorf("read exo's placement: it is of another form than that of exo 1.0.71: %.200s", proposed)
+		return nil, fmt.Errorf("read exo's placement: its form is not that of exo 1.0.71: %.200s", proposed)
 	}
 	for _, of := range instance {
 		id, err := json.Marshal(Instance)
