@@ -33,7 +33,7 @@ func TestDryRunOfUnlikeImages(t *testing.T) {
 }
 
 // What is of containers alone is refused where there is none.
-func TestBoxFlagsWithoutImage(t *testing.T) {
+func TestContainerFlagsWithoutImage(t *testing.T) {
 	for _, flags := range containerFlags {
 		line := append(append([]string{"launch", "exec"}, strings.Fields(flags)...), "--", "true")
 		name, _, _ := strings.Cut(strings.Fields(flags)[0], "=")

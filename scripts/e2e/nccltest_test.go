@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// nccl-tests' road from its sources to a verdict and to a launch that requires one, in a
+// nccl-tests' way from its sources to a verdict and to a launch that requires one, in a
 // cluster without a GPU: stand-ins (testdata/standin-*) are nvcc, NCCL's header, and the
 // program, which prints what a real one printed. Real are the build, make, MPI, staging,
 // the start by Open MPI's mpirun and by PMI, parsing, judging.

@@ -308,7 +308,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// Figures that came by another GID than that of the lane's address are of another road.
+// Figures that came by another GID than that of the lane's address are of another route.
 func TestOtherGID(t *testing.T) {
 	p, s := pair(t).plan(t, Options{Kinds: []string{Bandwidth}})
 	all := told(p, each(98, 98, 0))
