@@ -43,7 +43,7 @@ type Command struct {
 // toInner is a message to the inner half: the first one is a Command.
 type toInner struct {
 	Signal  int    `json:"signal"`
-	Session string `json:"session,omitempty"` // instead of a signal: the socket of an exec session, to connect to
+	Session string `json:"guest,omitempty"` // instead of a signal: the socket of an exec session, to connect to
 }
 
 // toOuter is a message to the outer half: spawned or an error, then, once, an exit.

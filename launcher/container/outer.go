@@ -42,7 +42,7 @@ type Order struct {
 	Command Command `json:"command"`
 	// More: the program's descriptor 3 is the outer half's 5.
 	More    bool `json:"more,omitempty"`
-	Session bool `json:"session,omitempty"` // the container exists: the command runs in it beside its program
+	Session bool `json:"guest,omitempty"` // the container exists: the command runs in it beside its program
 }
 
 // Answer is the result of an Order: the program runs, or Error says why it never will. Then

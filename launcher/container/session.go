@@ -22,11 +22,11 @@ import (
 
 // sessionSocket is in Spec.HandDir. It is ours alone: processes in the container see it and
 // may not connect.
-const sessionSocket = "session.sock"
+const sessionSocket = "door.sock"
 
 // sessionRequest asks the inner half to connect to a socket beside sessionSocket.
 type sessionRequest struct {
-	Session string `json:"session"`
+	Session string `json:"guest"`
 }
 
 // maxSessionRequest bounds what is read of one, in bytes.
@@ -73,7 +73,7 @@ const askAgain = 200 * time.Millisecond
 // execInside runs a command in the container of another outer half.
 func (o *outer) execInside(ctx context.Context) (err error) {
 	s := o.order.Spec
-	name := fmt.Sprintf("session-%d.sock", os.Getpid())
+	name := fmt.Sprintf("guest-%d.sock", os.Getpid())
 	_ = os.Remove(filepath.Join(s.HandDir, name)) // left by a killed session of this number
 	ln, err := listenAt(s.HandDir, name)
 	if err != nil {
