@@ -122,18 +122,21 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 	s.leader.NodeUp(s.node.ID,
 		lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: proc.Here.GPUs()})
 	next, cancel := s.agent.Events()
-	go func() {
-		defer close(s.told)
-		defer cancel()
-		for {
-			ev, err := next(ctx)
-			if err != nil {
-				return
-			}
-			s.leader.Event(ev)
-		}
-	}()
+	go s.tell(ctx, next, cancel) // joined by told
 	return s, nil
+}
+
+// tell passes on what happens to the ranks, until ctx ends.
+func (s *standalone) tell(ctx context.Context, next func(context.Context) (launcher.Event, error), cancel func()) {
+	defer close(s.told)
+	defer cancel()
+	for {
+		ev, err := next(ctx)
+		if err != nil {
+			return
+		}
+		s.leader.Event(ev)
+	}
 }
 
 // standaloneLogs is where output is kept: in the user's state folder (XDG Base Directory
