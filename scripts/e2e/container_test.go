@@ -21,7 +21,7 @@ import (
 
 var (
 	updateInspect = flag.Bool("update-inspect", false, "rewrite testdata/inspect.json")
-	containersAll      = flag.Bool("containers-all", false, "TestContainers: also what is rarely of use")
+	containersAll = flag.Bool("containers-all", false, "TestContainers: also what is rarely of use")
 )
 
 // inContainers launches from spark1 in the lab's image.
