@@ -9,8 +9,8 @@
 // times. It is given no --bootstrap-peers: each of their connections begins an election, and a new master forgets the
 // model. Later versions speak zenoh in place of libp2p and do not know these flags.
 //
-// But for the gateway nothing here asks anybody. The names are those of exo's JSON
-// (exo/shared/types, v1.0.71).
+// It must not ask anybody, but by the gateway, or know a job. The names are those of exo's JSON (exo/shared/types,
+// v1.0.71).
 package exo
 
 import (
