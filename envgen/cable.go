@@ -21,7 +21,7 @@ type Cabling struct {
 	Pulled []Sighting `json:"pulled,omitempty"`
 	// NonMembers are by NIC, then MAC: at most a few for each NIC, since one is enough to
 	// know.
-	NonMembers []NonMember `json:"strangers,omitempty"`
+	NonMembers []NonMember `json:"non_members,omitempty"`
 	// Trouble says why the probe does not work, and how to repair that; empty while it
 	// works.
 	Trouble string `json:"trouble,omitempty"`

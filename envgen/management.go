@@ -83,12 +83,15 @@ func Management(inv Inventory, override string) (ManagementChoice, error) {
 	choice := ManagementChoice{NIC: best.Name, Addr: best.addr}
 	switch best.class {
 	case classWireless:
-		choice.Warning = fmt.Sprintf("management runs over Wi-Fi (%s): no wired interface other than the fabric's is up with an address; "+
+		choice.Warning = fmt.Sprintf("management runs over Wi-Fi (%s): no wired interface other than the fabric's is up "+
+			"with an address; "+
 			"plug one in or name it with --management IFACE|ADDR", best.Name)
 	case classWiredNoCarrier, classWirelessNoCarrier:
-		choice.Warning = fmt.Sprintf("management interface %s has no link: check its cable or access point, or name another with --management IFACE|ADDR", best.Name)
+		choice.Warning = fmt.Sprintf("management interface %s has no link: check its cable or access point, or name "+
+			"another with --management IFACE|ADDR", best.Name)
 	case classVirtual:
-		choice.Warning = fmt.Sprintf("management runs over %s, which is no hardware (%s): it carries the default route and nothing better is up; "+
+		choice.Warning = fmt.Sprintf("management runs over %s, which is no hardware (%s): it carries the default route "+
+			"and nothing better is up; "+
 			"name another with --management IFACE|ADDR", best.Name, best.Kind)
 	}
 	return choice, nil
@@ -134,7 +137,8 @@ func managementOverride(inv Inventory, override string) (ManagementChoice, error
 		}
 		if !ok {
 			return ManagementChoice{},
-				absentError{fmt.Errorf("choose management interface of %s: no interface has address %s (there are %s); correct --management IFACE|ADDR",
+				absentError{fmt.Errorf("choose management interface of %s: no interface has address %s (there are %s); correct "+
+					"--management IFACE|ADDR",
 					inv.Host, override, describeNICs(inv))}
 		}
 		return ManagementChoice{NIC: nic.Name, Addr: addr}, nil
@@ -142,13 +146,15 @@ func managementOverride(inv Inventory, override string) (ManagementChoice, error
 	nic, ok := inv.NIC(override)
 	if !ok {
 		return ManagementChoice{},
-			absentError{fmt.Errorf("choose management interface of %s: no interface %s (there are %s); correct --management IFACE|ADDR",
+			absentError{fmt.Errorf("choose management interface of %s: no interface %s (there are %s); correct --management "+
+				"IFACE|ADDR",
 				inv.Host, override, describeNICs(inv))}
 	}
 	addr, ok := hostAddr(nic, true)
 	if !ok {
 		return ManagementChoice{},
-			absentError{fmt.Errorf("choose management interface of %s: %s has no address; give it one or name another with --management IFACE|ADDR", inv.Host, override)}
+			absentError{fmt.Errorf("choose management interface of %s: %s has no address; give it one or name another with "+
+				"--management IFACE|ADDR", inv.Host, override)}
 	}
 	choice := ManagementChoice{NIC: nic.Name, Addr: addr}
 	if nic.Carrier != nil && !*nic.Carrier || !nic.Up {

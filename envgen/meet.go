@@ -316,10 +316,12 @@ func meetManagement(nodes []NodeView, whyNot string) (Meeting, error) {
 		case taken:
 			return fail("%s and %s have the same management address %s (give one of them another)", other, n.Host, addr)
 		case addr.IsLoopback() != first.Mgmt.IsLoopback():
-			return fail("of the management addresses of %s (%s) and %s (%s) one is loopback (set it with --management IFACE|ADDR)",
+			return fail("of the management addresses of %s (%s) and %s (%s) one is loopback (set it with --management "+
+				"IFACE|ADDR)",
 				first.Host, first.Mgmt, n.Host, addr)
 		case addr.Is4() != first.Mgmt.Unmap().Is4():
-			return fail("%s is managed over %s and %s over %s, which are different IP versions (set one with --management IFACE|ADDR)",
+			return fail("%s is managed over %s and %s over %s, which are different IP versions (set one with --management "+
+				"IFACE|ADDR)",
 				first.Host, first.Mgmt, n.Host, addr)
 		}
 		holders[addr] = n.Host

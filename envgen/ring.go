@@ -24,7 +24,8 @@ func ringProfile(place Place, paths []Path) profile {
 	fork := false
 	if v := place.NCCL; v != nil && v.Before(ncclSubnetRouting) {
 		if !place.SubnetAware {
-			return profile{unusable: fmt.Sprintf("NCCL %s cannot tell which port leads to which neighbour; it needs %s or the dgxspark-3node-ring fork",
+			return profile{unusable: fmt.Sprintf("NCCL %s cannot tell which port leads to which neighbour; it needs %s or "+
+				"the dgxspark-3node-ring fork",
 				v, ncclSubnetRouting)}
 		}
 		fork = true

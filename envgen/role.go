@@ -123,7 +123,8 @@ func (inv Inventory) UnknownFabricPort() string {
 	if len(there) == 0 {
 		there = []string{"none"}
 	}
-	return fmt.Sprintf("--fabric-port %s names no port of %s, or more than one (there are: %s); it counts from when it is there",
+	return fmt.Sprintf("--fabric-port %s names no port of %s, or more than one (there are: %s); it counts from when "+
+		"it is there",
 		joinWords(missing), inv.Host, strings.Join(there, "; "))
 }
 

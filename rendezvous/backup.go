@@ -183,7 +183,8 @@ func (b Backup) Restored(at time.Time) ([]byte, error) {
 		case j.Outcome != nil:
 		case j.Plan.Generation == 0:
 			j.Outcome = &Outcome{End: Failed, At: at, ExitCode: launcher.ExitOwnFailure, Cause: fmt.Sprintf(
-				"the record was restored from a snapshot of %s, in which it waited for its machines: whether it has run since is not known", stamp(b.Taken))}
+				"the record was restored from a snapshot of %s, in which it waited for its machines: whether it has run since "+
+					"is not known", stamp(b.Taken))}
 			j.Restored = &b.Taken
 		default:
 			j.Restored = &b.Taken
@@ -199,5 +200,6 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC"
 // NoTrace is the cause of a restored job's end, where a node of its plan has no
 // trace of it.
 func (j Job) NoTrace(hosts string) string {
-	return fmt.Sprintf("the record was restored from a snapshot of %s, in which it had not ended, and %s has no trace of it: how it ended is not known", stamp(*j.Restored), hosts)
+	return fmt.Sprintf("the record was restored from a snapshot of %s, in which it had not ended, and %s has no trace "+
+		"of it: how it ended is not known", stamp(*j.Restored), hosts)
 }

@@ -23,7 +23,8 @@ func Together(ours, theirs int) error {
 	case theirs > ours+1:
 		return fmt.Errorf("it speaks protocol %d and this node %d: %w: upgrade this node first", theirs, ours, ErrApart)
 	case theirs < ours-1:
-		return fmt.Errorf("it speaks protocol %d and this node %d: %w: upgrade it (one protocol at a time, if running jobs must go on)", theirs, ours, ErrApart)
+		return fmt.Errorf("it speaks protocol %d and this node %d: %w: upgrade it (one protocol at a time, if running "+
+			"jobs must go on)", theirs, ours, ErrApart)
 	}
 	return nil
 }

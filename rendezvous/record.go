@@ -88,7 +88,7 @@ type Outcome struct {
 	ExitCode int                 `json:"exit_code"`
 	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
 	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
-	Exits    []launcher.RankExit `json:"exits,omitempty"` // the first failures, then exits with 0 before them; see MaxExits
+	Exits    []launcher.RankExit `json:"exits,omitempty"` // the first failures, then earlier exits with 0; see MaxExits
 	// Lost and AllLost are for services: one of its machines was lost, or all were.
 	Lost    bool `json:"lost,omitempty"`
 	AllLost bool `json:"all_lost,omitempty"`

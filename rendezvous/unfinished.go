@@ -28,7 +28,8 @@ func MayLaunch(spec launcher.Spec, unfinished []launcher.Spec) error {
 	case jobs >= MaxUnfinished:
 		return fmt.Errorf("%w: %s has %d, which is the limit: %s", ErrTooManyJobs, spec.User, jobs, remedy)
 	case bytes > MaxUnfinishedBytes:
-		return fmt.Errorf("%w: the commands and environments of %s's %d jobs and this one would take %d MiB; the limit is %d: %s, or put large ones into files",
+		return fmt.Errorf("%w: the commands and environments of %s's %d jobs and this one would take %d MiB; the limit "+
+			"is %d: %s, or put large ones into files",
 			ErrTooManyJobs, spec.User, jobs, (bytes+1<<20-1)>>20, MaxUnfinishedBytes>>20, remedy)
 	}
 	return nil

@@ -37,18 +37,18 @@ func render(t *testing.T, spec launcher.Spec) string {
 	fmt.Fprintf(&b, "workload %s  workdir %s  files %q  port %t  grace %s\n", spec.Workload, st.Workdir, st.Files, st.UsesPort, spec.Grace)
 	for node := range 2 {
 		for local := range st.RanksPerNode {
-			seat := launcher.Placement{
+			placement := launcher.Placement{
 				Job: spec.ID, Generation: 1, Rank: node*st.RanksPerNode + local, LocalRank: local, NodeRank: node,
 				World: 2 * st.RanksPerNode, LocalWorld: st.RanksPerNode, NodesIn: 2,
 				Head: "192.168.0.1", Addr: fmt.Sprintf("192.168.0.%d", node+1), Host: fmt.Sprintf("spark%d", node+1), Port: 29512,
 			}
-			argv, err := seat.Argv(*st)
+			argv, err := placement.Argv(*st)
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(&b, "\nrank %d: %q\n", seat.Rank, argv)
+			fmt.Fprintf(&b, "\nrank %d: %q\n", placement.Rank, argv)
 			for _, v := range st.Env {
-				text, err := seat.Resolve(v.Value)
+				text, err := placement.Resolve(v.Value)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -73,18 +73,18 @@ func renderSteps(t *testing.T, spec launcher.Spec) string {
 			Management: netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", node+1)),
 		}
 		for local := range a.Ranks {
-			_, st, seat := a.Local(local)
+			_, st, placement := a.Local(local)
 			next := uint16(20000)
-			seat.Ports, seat.HeadPorts = map[string]launcher.Ports{}, map[string]launcher.Ports{}
+			placement.Ports, placement.HeadPorts = map[string]launcher.Ports{}, map[string]launcher.Ports{}
 			for _, s := range spec.Steps() {
 				for _, p := range s.Ports {
 					count := uint16(max(p.Count, 1))
-					seat.Ports[p.Name] = launcher.Ports{First: next, Last: next + count - 1}
+					placement.Ports[p.Name] = launcher.Ports{First: next, Last: next + count - 1}
 					next += count
 				}
 			}
-			seat.HeadPorts = seat.Ports
-			argv, err := seat.Argv(st)
+			placement.HeadPorts = placement.Ports
+			argv, err := placement.Argv(st)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func renderSteps(t *testing.T, spec launcher.Spec) string {
 				fmt.Fprintf(&b, "  sees the processes of %s\n", st.PIDsOf)
 			}
 			for _, v := range st.Env {
-				text, err := seat.Resolve(v.Value)
+				text, err := placement.Resolve(v.Value)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -68,7 +68,8 @@ func JoinFound(ctx context.Context, cfg Config, c discover.Cluster, tokenText st
 		return Joined{}, err
 	}
 	if pin := token.Pin.String(); pin != c.CA {
-		return Joined{}, fmt.Errorf("join cluster %s: %w: it announces the CA %s, and the token is of a cluster with the CA %s: "+
+		return Joined{}, fmt.Errorf("join cluster %s: %w: it announces the CA %s, and the token is of a cluster with the "+
+			"CA %s: "+
 			"one of the two is not the one you mean; nothing was sent", c.ID, trust.ErrForeign, c.CA, pin)
 	}
 	var addrs []string

@@ -122,18 +122,21 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 	s.leader.NodeUp(s.node.ID,
 		lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: proc.Here.GPUs()})
 	next, cancel := s.agent.Events()
-	go func() {
-		defer close(s.told)
-		defer cancel()
-		for {
-			ev, err := next(ctx)
-			if err != nil {
-				return
-			}
-			s.leader.Event(ev)
-		}
-	}()
+	go s.tell(ctx, next, cancel) // joined by told
 	return s, nil
+}
+
+// tell passes on what happens to the ranks, until ctx ends.
+func (s *standalone) tell(ctx context.Context, next func(context.Context) (launcher.Event, error), cancel func()) {
+	defer close(s.told)
+	defer cancel()
+	for {
+		ev, err := next(ctx)
+		if err != nil {
+			return
+		}
+		s.leader.Event(ev)
+	}
 }
 
 // standaloneLogs is where output is kept: in the user's state folder (XDG Base Directory
@@ -212,7 +215,8 @@ func (s *standalone) launch(ctx context.Context, _ wire.Caller, r wire.LaunchReq
 
 func (s *standalone) onlyHere(spec launcher.Spec) error {
 	if spec.Nodes > 1 || len(spec.On) > 1 || len(spec.On) == 1 && spec.On[0] != s.host {
-		return fmt.Errorf("%w: --standalone runs on this machine (%s) only: leave out --nodes and --on, or launch in a cluster", launcher.ErrInvalid, s.host)
+		return fmt.Errorf("%w: --standalone runs on this machine (%s) only: leave out --nodes and --on, or launch in a "+
+			"cluster", launcher.ErrInvalid, s.host)
 	}
 	return nil
 }

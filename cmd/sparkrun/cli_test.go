@@ -178,7 +178,7 @@ func TestLaunchFlagsRefused(t *testing.T) {
 		"vllm a b":                           "one model; what is the server's goes after --",
 		"vllm a --backend mpi":               "want auto or native or ray",
 		"vllm a --runtime host --image i":    "give one of them",
-		"vllm a --runtime host --mount /b":   "--mount: it is of containers",
+		"vllm a --runtime host --mount /b":   "--mount: this is for containers",
 		"sglang a --dp 2":                    "unknown flag: --dp",
 		"torchrun --rdzv-backend etcd -- a":  "want static or c10d",
 		"exce -- x":                          "did you mean exec?",
@@ -525,15 +525,15 @@ func TestNoTokenArgument(t *testing.T) {
 
 func TestContainerFlags(t *testing.T) {
 	for line, want := range map[string]string{
-		"exec --mount /a -- x":                               "--mount: it is of containers",
-		"exec --pull always -- x":                            "--pull: it is of containers",
+		"exec --mount /a -- x":                               "--mount: this is for containers",
+		"exec --pull always -- x":                            "--pull: this is for containers",
 		"exec --image i --pull often -- x":                   "want missing or always or never",
 		"exec --image i --image-map i -- x":                  "want NAME=REF",
 		"exec --image i --docker-arg=--privileged -- x":      "no privileged containers",
 		"exec --image i --docker-arg --shm-size -- x":        "--docker-arg",
 		"exec --image i --shm-size many --nodes 2 -- x":      "want a size",
 		"exec --image i --docker-arg=--network=bridge -- x":  "ranks use the host's network",
-		"torchrun --docker-arg=--read-only -- train.py --lr": "--docker-arg: it is of containers",
+		"torchrun --docker-arg=--read-only -- train.py --lr": "--docker-arg: this is for containers",
 	} {
 		if _, err := parse(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want it to say %q", line, err, want)

@@ -33,12 +33,12 @@ func TestDryRunOfUnlikeImages(t *testing.T) {
 }
 
 // What is of containers alone is refused where there is none.
-func TestBoxFlagsWithoutImage(t *testing.T) {
+func TestContainerFlagsWithoutImage(t *testing.T) {
 	for _, flags := range containerFlags {
 		line := append(append([]string{"launch", "exec"}, strings.Fields(flags)...), "--", "true")
 		name, _, _ := strings.Cut(strings.Fields(flags)[0], "=")
 		if code, _, e := cli(t, apptest.Agent(&apptest.FakeRunner{}), line...); code != 2 && code != 125 ||
-			!strings.Contains(e, name+": it is of containers: name their image with --image") {
+			!strings.Contains(e, name+": this is for containers: name their image with --image") {
 			t.Errorf("%s: code %d, %s", flags, code, e)
 		}
 	}

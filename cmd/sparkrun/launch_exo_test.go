@@ -28,7 +28,7 @@ func TestLaunchExoWhere(t *testing.T) {
 	for _, flags := range containerFlags {
 		if code, _, said = run(append([]string{"launch", "exo", "--dry-run", "org/model"},
 			strings.Fields(flags)...)...); code != 125 ||
-			!strings.Contains(said, ": it is of containers: name their image with --image") {
+			!strings.Contains(said, ": this is for containers: name their image with --image") {
 			t.Errorf("no image, and %s: code %d: %s", flags, code, said)
 		}
 	}

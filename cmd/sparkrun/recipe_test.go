@@ -463,7 +463,7 @@ func TestRealRecipePlans(t *testing.T) {
 	apptest.Golden(t, "recipes.txt", b.String())
 }
 
-// added are the words of argv with CMD in the place of the recipe's command, and without what is
+// added are the words of argv with CMD in place of the recipe's command, and without what is
 // the same for all of a kind.
 func added(argv, command []string) (out []string) {
 	if argv[0] == "bash" {

@@ -31,7 +31,7 @@ func TestServiceFlags(t *testing.T) {
 		"a span": {"--serve 8000 --restart 5/10m",
 			&launcher.Service{Port: port, Restarts: 5, Per: 10 * time.Minute}, ""},
 		"no restart":     {"--serve 8000 --restart no", &launcher.Service{Port: port}, ""},
-		"no service":     {"--autostart", nil, "--autostart: it is of a service: say where it answers, with --serve PORT"},
+		"no service":     {"--autostart", nil, "--autostart: this is for services: say where it answers, with --serve PORT"},
 		"a high port":    {"--serve 80000", nil, "want a port from 1 to 65535"},
 		"no time":        {"--serve 8000 --restart 3", nil, "want no, or a number of attempts in a time, such as 3/hour"},
 		"too often":      {"--serve 8000 --restart 1000/hour", nil, "want up to 100 attempts"},

@@ -10,7 +10,8 @@ import (
 const Redacted = "[redacted]"
 
 // Rules tells people what Redact and SecretName do.
-const Rules = "Taken out: sparkrun's tokens, private keys, passwords in URLs, bearer tokens, access tokens of known forms, " +
+const Rules = "Taken out: sparkrun's tokens, private keys, passwords in URLs, bearer tokens, access tokens of " +
+	"known forms, " +
 	"and the values of variables, flags and fields whose names say token, secret, password, credential or key. " +
 	"Left in, because a report is of no use without: host names, users' names, IP addresses, MACs, GUIDs and GIDs, " +
 	"programs and arguments of jobs."

@@ -250,7 +250,8 @@ func (r *probing) openMissing(now time.Time) (next time.Time) {
 		switch {
 		case isDenied(err): // trying again is useless
 			r.denied, r.dirty = true, true
-			r.trouble = "the cable probe may not open packet sockets: run the agent as root or with CAP_NET_RAW, and allow it AF_PACKET"
+			r.trouble = "the cable probe may not open packet sockets: run the agent as root or with CAP_NET_RAW, and allow " +
+				"it AF_PACKET"
 			r.cfg.Log.Warn("cannot probe cables; cabling stays unknown", "remedy", r.trouble, "err", err)
 			return time.Time{}
 		case err != nil:

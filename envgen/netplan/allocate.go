@@ -122,12 +122,14 @@ func (a *allocator) taken(p netip.Prefix) bool {
 }
 
 func (a *allocator) exhausted() error {
-	return fmt.Errorf("plan netplan: no private subnet is left for %d links beside the %d reserved ones; forget nodes that have left, or free a part of 192.168.0.0/16 or 10.177.0.0/16",
+	return fmt.Errorf("plan netplan: no private subnet is left for %d links beside the %d reserved ones; forget nodes "+
+		"that have left, or free a part of 192.168.0.0/16 or 10.177.0.0/16",
 		len(a.in.Links), len(a.in.Reserved))
 }
 
 func (a *allocator) full(subnet netip.Prefix) error {
-	return fmt.Errorf("plan netplan: %s has no address left; forget nodes that have left, or spread the ports over two switches", subnet)
+	return fmt.Errorf("plan netplan: %s has no address left; forget nodes that have left, or spread the ports over "+
+		"two switches", subnet)
 }
 
 // place decides each linked port's rail. A rail goes to the link that has most of its ports; a link needs as many

@@ -190,7 +190,8 @@ func (a *Applier) try(ctx context.Context, o Order) (Outcome, error) {
 	// may be no room for a marker and yet a way back: what could not be written need not be undone.
 	if back := a.restore(context.WithoutCancel(ctx), m); back != nil {
 		err = errors.Join(err, back)
-		return c.out, fmt.Errorf("apply netplan: %w; %w: %w; restart sparkrun agent, which tries again; the backup is in %s", cause, ErrStuck, err, a.state(pendingName))
+		return c.out, fmt.Errorf("apply netplan: %w; %w: %w; restart sparkrun agent, which tries again; the backup is in "+
+			"%s", cause, ErrStuck, err, a.state(pendingName))
 	}
 	c.advance(StateRolledBack)
 	return c.out, fmt.Errorf("apply netplan: %w; %w", cause, ErrRolledBack)
@@ -284,7 +285,8 @@ func (a *Applier) Check(ctx context.Context, o Order) (Outcome, error) {
 func (c *change) refuse(sources []Source) error {
 	o := c.order
 	if o.Management.NIC == "" {
-		return fmt.Errorf("apply netplan: the interface the cluster talks over is not known, so it cannot be kept out of this; name it with --management IFACE|ADDR")
+		return fmt.Errorf("apply netplan: the interface the cluster talks over is not known, so it cannot be kept out of " +
+			"this; name it with --management IFACE|ADDR")
 	}
 	docs, unread := ParseAll(sources)
 	after := docs

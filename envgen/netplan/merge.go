@@ -47,9 +47,9 @@ func ParseAll(sources []Source) (docs []Document, unread []error) {
 // Merge joins the definitions of files that are in netplan's order: single values of a later file win, lists add up
 // (but for link-local, which is one value). Definitions come in order of first mention; Path and Line are the last.
 //
-// `netplan get` merges as well, and is no help: it does not say which file a value is from, which every mention names; it
-// reads what lies on the disk, where a plan is checked before that; and it is a program of the machine's, where
-// a plan is pure.
+// `netplan get` merges as well, and is no help: it does not say which file a value is from, which every mention names;
+// it reads what lies on the disk, where a plan is checked before that; and it is a program of the machine's, where a
+// plan is pure.
 func Merge(docs []Document) []Definition {
 	var out []Definition
 	renderer := ""

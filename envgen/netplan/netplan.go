@@ -135,7 +135,8 @@ func (in Input) check() error {
 		}
 		for _, e := range l.Ends {
 			if _, ok := ports[e]; !ok {
-				return fmt.Errorf("plan netplan: a link ends at port %s of node %s, which is no fabric port of a member", e.Slot, e.Node)
+				return fmt.Errorf("plan netplan: a link ends at port %s of node %s, which is no fabric port of a "+
+					"member", e.Slot, e.Node)
 			}
 			if cabled[e] {
 				return fmt.Errorf("plan netplan: port %s of %s is on two links", e.Slot, nodes[e.Node].Host)
@@ -170,7 +171,8 @@ func (n Node) check(ports map[End]Port) error {
 		for _, t := range p.Twins {
 			switch {
 			case !nicName().MatchString(t.NIC):
-				return fmt.Errorf("plan netplan: %s has an interface %q on port %s: rename it to letters, digits, - and _", n.Host, t.NIC, p.Slot)
+				return fmt.Errorf("plan netplan: %s has an interface %q on port %s: rename it to letters, digits, - and "+
+					"_", n.Host, t.NIC, p.Slot)
 			case nics[t.NIC] || keys[t.key()]:
 				return fmt.Errorf("plan netplan: %s has the interface %s twice", n.Host, t.NIC)
 			case t.NIC == n.Management:
@@ -213,7 +215,8 @@ func (in Input) checkKind() error {
 				string(KindChain), string(KindMixed), string(KindIslands)}, ", "))
 	}
 	if in.LinkLocal && in.Kind != KindPair1 {
-		return fmt.Errorf("plan netplan: link-local addresses do not say which cable leads where, so they are for one cable between two nodes (%s), not for %s", KindPair1, in.Kind)
+		return fmt.Errorf("plan netplan: link-local addresses do not say which cable leads where, so they are for one "+
+			"cable between two nodes (%s), not for %s", KindPair1, in.Kind)
 	}
 	return nil
 }

@@ -119,7 +119,8 @@ func (a *allocator) addPort(f *File, n Node, p Port) {
 func (a *allocator) linkLocal() Plan {
 	a.number()
 	plan := Plan{Allocation: a.next, Notes: []string{
-		"link-local addresses are on the primary twins alone: a job gets about half the cable's rate, and the MTU stays as it is"}}
+		"link-local addresses are on the primary twins alone: a job gets about half the cable's rate, and the MTU stays " +
+			"as it is"}}
 	link := a.links()[0]
 	for _, n := range a.byNumber() {
 		f := File{Node: n.ID, Host: n.Host}
@@ -166,7 +167,8 @@ func render(interfaces []Interface) string {
 			b.WriteString("      link-local: [ipv4]\n")
 			continue
 		}
-		fmt.Fprintf(&b, "      dhcp4: no\n      dhcp6: no\n      link-local: []\n      mtu: %d\n      addresses: [%s]\n", envgen.JumboMTU, i.Address)
+		fmt.Fprintf(&b, "      dhcp4: no\n      dhcp6: no\n      link-local: []\n      mtu: %d\n      addresses: "+
+			"[%s]\n", envgen.JumboMTU, i.Address)
 	}
 	return b.String()
 }

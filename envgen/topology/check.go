@@ -201,13 +201,15 @@ func (c *checker) checkNode(h *host) {
 	}
 	if n, ok := inv.Holder(h.Mgmt); ok && !n.Loopback && inv.FabricNIC(n) {
 		c.add(CodeManagementOnFabric, envgen.SeverityWarning, h, nil, n.Name,
-			fmt.Sprintf("%s is managed over fabric NIC %s: when its cable goes, the node leaves the cluster too, and its addresses cannot be changed",
+			fmt.Sprintf("%s is managed over fabric NIC %s: when its cable goes, the node leaves the cluster too, and its "+
+				"addresses cannot be changed",
 				h.Host, n.Name),
 			fmt.Sprintf("management address %s is on %s", h.Mgmt, n.Name), overrideManagement+c.otherNIC(inv))
 	}
 	if n, ok := inv.Holder(h.Mgmt); ok && n.Wireless {
 		c.add(CodeManagementWireless, envgen.SeverityWarning, h, nil, n.Name,
-			fmt.Sprintf("%s is managed over Wi-Fi: the cluster takes it for lost when the radio is, and in a ring all jobs meet there", h.Host),
+			fmt.Sprintf("%s is managed over Wi-Fi: the cluster takes it for lost when the radio is, and in a ring all jobs "+
+				"meet there", h.Host),
 			fmt.Sprintf("management address %s is on %s", h.Mgmt, n.Name), "nmcli device status")
 	}
 	if inv.Cabling == nil {
@@ -221,7 +223,8 @@ func (c *checker) checkNode(h *host) {
 	for _, s := range inv.Cabling.Sightings {
 		if s.Clone {
 			c.add(CodeClonedNode, envgen.SeverityError, h, h.portOf(s.Slot), s.NIC,
-				fmt.Sprintf("behind %s of %s is another machine that says it is %s: it was copied with its state, and must leave and join anew", s.NIC, h.Host, s.Peer.Host),
+				fmt.Sprintf("behind %s of %s is another machine that says it is %s: it was copied with its state, and must "+
+					"leave and join anew", s.NIC, h.Host, s.Peer.Host),
 				fmt.Sprintf("%s (%s) has node id %s and boot %s", s.Peer.NIC, s.Peer.MAC, s.Peer.Node, s.Peer.Boot), showCabling)
 		}
 	}
@@ -250,7 +253,8 @@ func (c *checker) checkNames() {
 	for i, h := range c.w.hosts {
 		if i > 0 && c.w.hosts[i-1].Host == h.Host {
 			c.add(CodeDuplicateHost, envgen.SeverityWarning, h, nil, "",
-				fmt.Sprintf("two nodes are both called %s: --on cannot tell them apart, and neither can NCCL where they are copies of one machine", h.Host),
+				fmt.Sprintf("two nodes are both called %s: --on cannot tell them apart, and neither can NCCL where they are "+
+					"copies of one machine", h.Host),
 				fmt.Sprintf("ids %s and %s", c.w.hosts[i-1].ID, h.ID), "sudo hostnamectl set-hostname NAME")
 		}
 	}

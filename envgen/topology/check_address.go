@@ -42,7 +42,8 @@ func (c *checker) checkDeviceAddresses(p *port, d device) {
 	case 0:
 		if p.addressed() { // where no twin has one, one finding about the primary is enough
 			c.add(CodeNoIPv4, c.cost(h), h, p, d.Name,
-				fmt.Sprintf("%s of %s has no IPv4 address, and %s no RoCE v2 GID that counts: jobs use the other twin alone, at half of the port's bandwidth",
+				fmt.Sprintf("%s of %s has no IPv4 address, and %s no RoCE v2 GID that counts: jobs use the other twin alone, "+
+					"at half of the port's bandwidth",
 					d.nic.Name, p.full(), d.Name),
 				d.nic.Name+" has no IPv4 address", giveAddress)
 		} else if d.Name == p.devices[0].Name {
@@ -166,7 +167,8 @@ func (c *checker) checkTwinSubnets(p *port) {
 				for _, b := range e.addrs {
 					if a.Overlaps(b) && a != b {
 						c.add(CodeTwinsOneSubnet, envgen.SeverityWarning, p.host, p, e.Name,
-							fmt.Sprintf("the twins of %s are in one subnet: the kernel may answer on the wrong one, and discovery by subnet sees one way where there are two", p.full()),
+							fmt.Sprintf("the twins of %s are in one subnet: the kernel may answer on the wrong one, and discovery by "+
+								"subnet sees one way where there are two", p.full()),
 							fmt.Sprintf("%s on %s, %s on %s", a, d.nic.Name, b, e.nic.Name), giveAddress)
 					}
 				}
@@ -358,7 +360,8 @@ func (c *checker) checkLinkLocal() {
 				continue
 			}
 			c.add(CodeLinkLocalAmbiguous, c.cost(h), h, p, p.devices[0].Name,
-				fmt.Sprintf("%s has a link-local address: everyone is in that subnet, so it does not say where the cable leads, and no probe does", p.full()),
+				fmt.Sprintf("%s has a link-local address: everyone is in that subnet, so it does not say where the cable "+
+					"leads, and no probe does", p.full()),
 				fmt.Sprintf("%s, %s", p.devices[0].nic.Name, count(len(c.w.hosts), "node")), giveAddress)
 		}
 	}
@@ -424,6 +427,7 @@ func (c *checker) checkGIDIndices() {
 		words = append(words, fmt.Sprintf("%d: %s", index, joinWords(rows[index])))
 	}
 	c.add(CodeGIDIndexUnlike, envgen.SeverityInfo, nil, nil, "",
-		"the RoCE v2 GIDs lie at different indices: never set NCCL_IB_GID_INDEX here, which is one number for all devices of a node",
+		"the RoCE v2 GIDs lie at different indices: never set NCCL_IB_GID_INDEX here, which is one number for all "+
+			"devices of a node",
 		strings.Join(words, "; "), "sparkrun fabric --gids")
 }

@@ -33,7 +33,8 @@ func (c *checker) checkCables() {
 		pairs[pair]++
 		if pairs[pair] == 2 && len(a.Twins)+len(b.Twins) > 2 { // a server's cards do not share their PCIe links
 			c.add(CodeSecondCable, envgen.SeverityInfo, b.host, b, b.devices[0].Name,
-				fmt.Sprintf("%s and %s have a second cable: it adds nearly nothing (about 208 Gb/s in all), for both share the machine's two PCIe links",
+				fmt.Sprintf("%s and %s have a second cable: it adds nearly nothing (about 208 Gb/s in all), for both share the "+
+					"machine's two PCIe links",
 					a.host.Host, b.host.Host),
 				fmt.Sprintf("link %d of %d", i+1, len(c.w.links)), showCabling)
 		}
@@ -41,7 +42,8 @@ func (c *checker) checkCables() {
 	for _, p := range c.w.ports {
 		if c.lonely(p) && !told[p] && !c.remembered(p) && c.othersProbe(p.host) {
 			c.add(CodeNoNeighbour, c.cost(p.host), p.host, p, p.devices[0].Name,
-				fmt.Sprintf("%s has a link, but the probe hears no member there: the far end is another machine, its agent does not run, or a switch keeps the frames", p.full()),
+				fmt.Sprintf("%s has a link, but the probe hears no member there: the far end is another machine, its agent "+
+					"does not run, or a switch keeps the frames", p.full()),
 				"no probe frame at "+deviceNames(p), showCabling)
 		}
 	}
@@ -124,10 +126,12 @@ func (c *checker) tellMisled() {
 			m.p.full(), m.far.full(), m.path.Subnet, m.partner.full())
 		switch {
 		case c.w.links[i].Switched:
-			text = fmt.Sprintf("by its address in %s %s belongs with %s, but it is plugged into another switched network", m.path.Subnet, m.p.full(), m.partner.full())
+			text = fmt.Sprintf("by its address in %s %s belongs with %s, but it is plugged into another switched "+
+				"network", m.path.Subnet, m.p.full(), m.partner.full())
 		case m.clear:
 			at = m.far
-			text += fmt.Sprintf(": at %s move the plug from %s to %s, or give the ports addresses for the cables as they are", at.host.Host, at.word(), m.partner.word())
+			text += fmt.Sprintf(": at %s move the plug from %s to %s, or give the ports addresses for the cables as they "+
+				"are", at.host.Host, at.word(), m.partner.word())
 		default:
 			text += fmt.Sprintf(": move the plug at %s, or give the ports addresses for the cables as they are", m.far.full())
 		}
@@ -165,7 +169,8 @@ func (c *checker) checkOrder() {
 			}
 			h := c.w.host(id)
 			c.add(CodeSubnetOrder, envgen.SeverityError, h, nil, "",
-				fmt.Sprintf("%s has the subnets of the fabric on its devices in another order than %s: NCCL joins first with first and times out (ibv_modify_qp)",
+				fmt.Sprintf("%s has the subnets of the fabric on its devices in another order than %s: NCCL joins first with "+
+					"first and times out (ibv_modify_qp)",
 					h.Host, c.w.host(g.Nodes[0]).Host),
 				fmt.Sprintf("%s: %s; %s: %s", c.w.host(g.Nodes[0]).Host, strings.Join(first, ", "), h.Host,
 					strings.Join(order, ", ")), giveAddress)
@@ -275,7 +280,8 @@ func (c *checker) checkRing(g envgen.Group) {
 		}
 		p := c.numbered(n.h, 0)
 		c.add(CodeRingMiswired, envgen.SeverityError, n.h, p, p.devices[0].Name,
-			fmt.Sprintf("the plugs of %s are crossed: in a ring port 0 of each node leads to port 1 of the next; at %s swap the two plugs",
+			fmt.Sprintf("the plugs of %s are crossed: in a ring port 0 of each node leads to port 1 of the next; at %s swap "+
+				"the two plugs",
 				n.h.Host, n.h.Host),
 			fmt.Sprintf("port 0 leads to %s, port 1 to %s", n.prev.full(), n.to.full()), showCabling)
 	}
@@ -287,7 +293,8 @@ func (c *checker) checkRing(g envgen.Group) {
 	}
 	if len(lengths) > 1 {
 		c.add(CodeRingPrefixLengths, envgen.SeverityWarning, nil, nil, "",
-			"the subnets of the ring have different prefix lengths: NCCL compares all of them by one (NCCL_IB_SUBNET_PREFIX_LEN) and may take two for one",
+			"the subnets of the ring have different prefix lengths: NCCL compares all of them by one "+
+				"(NCCL_IB_SUBNET_PREFIX_LEN) and may take two for one",
 			c.laneWords(), giveAddress)
 	}
 }

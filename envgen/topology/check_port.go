@@ -88,7 +88,8 @@ func (c *checker) checkLAN(p *port) {
 	}
 	if c.straightToMember(p) && p.host.mgmt.IsValid() && strings.Contains(p.why, "management's subnet") {
 		c.add(CodeOverlapsManagement, envgen.SeverityError, p.host, p, p.devices[0].nic.Name,
-			fmt.Sprintf("%s is cabled straight to another node, but its address is in management's subnet, so that packets go the wrong way", p.full()),
+			fmt.Sprintf("%s is cabled straight to another node, but its address is in management's subnet, so that packets "+
+				"go the wrong way", p.full()),
 			p.why, giveAddress)
 		return
 	}
@@ -247,7 +248,8 @@ func (c *checker) checkPCIe(p *port, d device) {
 		words += fmt.Sprintf(" x%d", *d.PCIeLanes)
 	}
 	c.add(CodePCIeDegraded, envgen.SeverityWarning, p.host, p, d.Name,
-		fmt.Sprintf("%s of %s trained its PCIe link to %s and not to %d GT/s x%d: power the machine off at the wall, then look for firmware",
+		fmt.Sprintf("%s of %s trained its PCIe link to %s and not to %d GT/s x%d: power the machine off at the wall, "+
+			"then look for firmware",
 			d.Name, p.full(), words, pcieGTps, pcieLanes),
 		fmt.Sprintf("%s %s", pciWord(d.PCI), words), fmt.Sprintf("sudo lspci -vv -s %s", pciWord(d.PCI)))
 }
@@ -276,14 +278,16 @@ func (c *checker) checkFigures(p *port, d device) {
 		}
 		if words, sum := counted(k, lossCounters); words != "" && float64(sum) > lossesPerSecond*k.Span.Seconds() {
 			c.add(CodeRetransmits, envgen.SeverityWarning, p.host, p, d.Name,
-				fmt.Sprintf("%s of %s loses packets and sends them again: unequal MTUs, a switch without flow control, or a bad cable", d.Name, p.full()),
+				fmt.Sprintf("%s of %s loses packets and sends them again: unequal MTUs, a switch without flow control, or a "+
+					"bad cable", d.Name, p.full()),
 				fmt.Sprintf("%s in %s", words, k.Span), fmt.Sprintf("rdma statistic show link %s/1", d.Name))
 		}
 	}
 	for _, m := range p.host.Measured {
 		if m.HCA == d.Name && m.Gbps < degradedGbps {
 			c.add(CodeLinkDegraded, envgen.SeverityError, p.host, p, d.Name,
-				fmt.Sprintf("%s of %s moved %.0f Gb/s where about %.0f are usual, whatever the link says: power both machines off at the wall", d.Name, p.full(), m.Gbps, twinGbps),
+				fmt.Sprintf("%s of %s moved %.0f Gb/s where about %.0f are usual, whatever the link says: power both machines "+
+					"off at the wall", d.Name, p.full(), m.Gbps, twinGbps),
 				fmt.Sprintf("%s: %.1f Gb/s", m.By, m.Gbps), fmt.Sprintf("sudo lspci -vv -s %s", pciWord(d.PCI)))
 		}
 	}

@@ -14,7 +14,8 @@ func Explanations() []envgen.Explanation {
 		{Code: CodeProbeTrouble, Text: "the cable probe does not work there: cables are known from addresses only"},
 		{Code: CodeClonedNode, Text: "another machine says it is this node: it was copied with its state"},
 		{Code: CodePortLAN, Text: "the port serves the LAN, and jobs leave it alone"},
-		{Code: CodeNoLink, Text: "a port has addresses, or a cable was seen there, and it has no link: a cable that is out, a far end that is off, a NIC that is set down"},
+		{Code: CodeNoLink, Text: "a port has addresses, or a cable was seen there, and it has no link: a cable that is " +
+			"out, a far end that is off, a NIC that is set down"},
 		{Code: CodeTwinMissing, Text: "one of the two devices of a port is not there: half of its bandwidth is out of reach"},
 		{Code: CodeTwinDown, Text: "one of the two devices of a port has no carrier while the other has"},
 		{Code: CodeCarrierNotActive, Text: "the NIC has a carrier and its RDMA device is not ACTIVE"},
@@ -22,10 +23,12 @@ func Explanations() []envgen.Explanation {
 		{Code: CodeBondOnFabric, Text: "the twins are bonded: NCCL sees one device where there are two"},
 		{Code: CodeMTULow, Text: "the MTU is below 9000: RoCE packets are smaller than they could be, which costs 10-15 %"},
 		{Code: CodeLinkSpeed, Text: "the link runs at less than 200 Gb/s: a cable for less, or a switch that negotiated it"},
-		{Code: CodePCIeDegraded, Text: "the device's PCIe link is not Gen5 x4: power the machine off at the wall, then look for firmware"},
+		{Code: CodePCIeDegraded, Text: "the device's PCIe link is not Gen5 x4: power the machine off at the wall, then " +
+			"look for firmware"},
 		{Code: CodeLinkErrors, Text: "the device counts errors on the wire: reseat or change the cable"},
 		{Code: CodeRetransmits, Text: "packets are lost and sent again"},
-		{Code: CodeLinkDegraded, Text: "a test moved far less than the link can, whatever it says: power both machines off at the wall"},
+		{Code: CodeLinkDegraded, Text: "a test moved far less than the link can, whatever it says: power both machines " +
+			"off at the wall"},
 		{Code: CodeNoIPv4, Text: "a device has no IPv4 address and jobs cannot use it"},
 		{Code: CodeSeveralIPv4, Text: "a device has several IPv4 addresses: which GID a job gets is up to chance"},
 		{Code: CodeNoRoCEv2GID, Text: "an address has no RoCE v2 row in the GID table"},
@@ -38,7 +41,8 @@ func Explanations() []envgen.Explanation {
 		{Code: CodeOverlapsOther, Text: "a fabric subnet overlaps that of another NIC"},
 		{Code: CodePeerNotInSubnet, Text: "the node at the other end of the cable has no address in the subnet"},
 		{Code: CodePrefixUnequal, Text: "the two ends of a cable have different prefix lengths"},
-		{Code: CodeSubnetOrder, Text: "the subnets are crossed between twins: NCCL joins first with first, and no cable does"},
+		{Code: CodeSubnetOrder, Text: "the subnets are crossed between twins: NCCL joins first with first, and no cable " +
+			"does"},
 		{Code: CodeLinkLocalAmbiguous, Text: "a link-local address does not say where the cable leads, and no probe does"},
 		{Code: CodeRingPrefixLengths, Text: "the subnets of a ring have different prefix lengths, and NCCL knows one"},
 		{Code: CodeMTUUnequal, Text: "the MTUs along a cable differ: large packets one way are lost"},

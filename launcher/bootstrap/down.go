@@ -101,7 +101,8 @@ func (h *host) removeToDo() string {
 func (h *host) remove(ctx context.Context) error {
 	script := "systemctl stop " + rollbackUnit + ".timer 2>/dev/null; if [ -e " + unitPath + " ]; then systemctl " +
 		"disable --now sparkrun || exit; fi; " +
-		"rm -f " + unitPath + " && systemctl daemon-reload && rm -rf " + statePath + " /run/sparkrun && rm -f " + binaryPath + " " + nextPath + " || exit; " +
+		"rm -f " + unitPath + " && systemctl daemon-reload && rm -rf " + statePath + " /run/sparkrun && rm " +
+		"-f " + binaryPath + " " + nextPath + " || exit; " +
 		"! getent group " + groupName + " >/dev/null || groupdel " + groupName
 	if _, err := h.asRoot(ctx, commandTimeout, script, nil); err != nil {
 		return fmt.Errorf("remove sparkrun: %w", err)

@@ -138,7 +138,8 @@ const putScript = `put() {
 	trap 'rm -f "$t"' EXIT
 	cat >"$t" || exit
 	s=$(sha256sum "$t" | cut -d ' ' -f 1)
-	[ "$s" = "$3" ] || { echo "what has arrived is not what was sent: is the disk full, or was the connection cut?" >&2; exit 1; }
+	[ "$s" = "$3" ] || { echo "what has arrived is not what was sent: is the disk full, or was the connection " +
+		"cut?" >&2; exit 1; }
 	chown 0:0 "$t" && chmod "$2" "$t" && sync "$t" || exit
 	[ -z "${4-}" ] || "$t" $4 || { echo "the program does not run there" >&2; exit 1; }
 	mv "$t" "$1" || exit

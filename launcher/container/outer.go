@@ -428,7 +428,7 @@ func (o *outer) why() string {
 // package signal cannot do for these.
 func dieBy(s syscall.Signal) int {
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // the core would be this process's
-	var zero [4]uint64                                   // struct sigaction of the kernel: SIG_DFL, no flags, an empty mask
+	var zero [4]uint64                                   // the kernel's struct sigaction: SIG_DFL, no flags, an empty mask
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&zero)), 0, 8, 0, 0)
 	_ = unix.Kill(os.Getpid(), s)
 	time.Sleep(time.Second) // the signal comes before this ends

@@ -113,7 +113,7 @@ func inImage(has map[string]bool) mpi.Linked {
 func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, error) {
 	switch {
 	case m.Forced && linked.Family != "" && linked.Family != m.Family:
-		return "", fmt.Errorf("--mpi %s: %s is linked to %s here, which is of the family %s: leave --mpi out",
+		return "", fmt.Errorf("--mpi %s: %s is linked to %s here, of the family %s: leave --mpi out",
 			m.Family, path, linked.Library, linked.Family)
 	case m.Forced:
 		return m.Family, nil
@@ -121,7 +121,7 @@ func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, 
 		return "", fmt.Errorf("which MPI %s is for is not known, as it is %s: say --mpi mpich or --mpi openmpi",
 			path, linked.Why)
 	case m.Family != launcher.AskMPI && linked.Family != m.Family:
-		return "", fmt.Errorf("%s is linked to %s here, which is of the family %s, while the job is made for %s: "+
+		return "", fmt.Errorf("%s is linked to %s here, of the family %s, while the job is made for %s: "+
 			"install the same program on every node",
 			path, linked.Library, linked.Family, m.Family)
 	}

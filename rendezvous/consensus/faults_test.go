@@ -61,7 +61,7 @@ func TestSnapshotIntoConflictingLog(t *testing.T) {
 }
 
 // raft #695: heartbeats must not be answered beside the main loop.
-func TestHeartbeatsTakeTheOrdinaryRoad(t *testing.T) {
+func TestHeartbeatsTakeTheOrdinaryRoute(t *testing.T) {
 	tr := &handlerSpy{}
 	var wrapped raft.Transport = ordinaryHeartbeats{tr, newCopies()}
 	wrapped.SetHeartbeatHandler(func(raft.RPC) {})

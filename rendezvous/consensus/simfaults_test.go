@@ -197,8 +197,8 @@ func (s *sim) faint() {
 }
 
 // standstill is the fault that fences are for. A leader's machine stands still as
-// it is about to start a gang that is prepared; another takes over, finds that one
-// node of the gang has been restarted, lets the rest go and tries again elsewhere.
+// it is about to start an attempt that is prepared; another takes over, finds that one
+// node of the attempt has been restarted, lets the rest go and tries again elsewhere.
 // It cannot tell so to the node that still has the first leader's ear; and then
 // that leader's order arrives.
 func (s *sim) standstill() {

@@ -174,7 +174,8 @@ func (f *Failover) exchangeAll(ctx context.Context) error {
 // wasPutBack handles a state that a member has seen in a higher incarnation: it was
 // restored from a backup. The node goes on without its copy of the record.
 func (f *Failover) wasPutBack(host string, mine, incarnation uint64) error {
-	err := fmt.Errorf("this node's state is older than the one that %s has seen (incarnation %d, not %d): it was restored from a backup", host,
+	err := fmt.Errorf("this node's state is older than the one that %s has seen (incarnation %d, not %d): it was "+
+		"restored from a backup", host,
 		incarnation, mine)
 	f.log.Error("begin without the copy of the record", "error", err)
 	saveErr := f.change(func(s *state) {

@@ -184,7 +184,8 @@ func (f *Failover) objects(ctx context.Context, c wire.Caller, r wire.ObjectionR
 	case own.Compare(r.Epoch) > 0 && own.By == f.cfg.Self.ID:
 		return fmt.Sprintf("took over and has led epoch %d since: wait until it leads again", own.N)
 	case own.Compare(r.Epoch) > 0 && own.By != c.Node && !slices.Contains(r.Dead, own.By):
-		return fmt.Sprintf("is in epoch %d, which %s has led since it took over: confirm that machine dead as well, or start "+
+		return fmt.Sprintf("is in epoch %d, which %s has led since it took over: confirm that machine dead as well, or "+
+			"start "+
 			"it", own.N, f.cfg.Dial.HostOf(own.By))
 	case own == r.Epoch && f.HasRecord() && (term > r.Term || term == r.Term && index > r.Index):
 		return fmt.Sprintf("has a newer copy of the record than %s: type it there", c.Host)

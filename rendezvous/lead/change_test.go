@@ -142,7 +142,7 @@ func TestLeaderChangeAtEveryPoint(t *testing.T) {
 
 // An earlier leader had told one node to end, and died before the other: the
 // job must not go on without half of its ranks.
-func TestAGangThatWasBeingEnded(t *testing.T) {
+func TestAnAttemptThatWasBeingEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
 		first := w.ready()

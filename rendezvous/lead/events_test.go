@@ -166,7 +166,7 @@ func TestOneRefuses(t *testing.T) {
 	})
 }
 
-func TestFailingRankEndsItsGang(t *testing.T) {
+func TestFailingRankEndsItsAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
 		w.nodes[1].life = exitAfter(5*time.Second, 7)
@@ -376,7 +376,7 @@ func TestNodeLostWhileRunning(t *testing.T) {
 }
 
 // A node given up on comes back while the others are still being ended.
-func TestLostNodeBackWhileTheGangEnds(t *testing.T) {
+func TestLostNodeBackWhileTheAttemptEnds(t *testing.T) {
 	for _, back := range []time.Duration{22100 * time.Millisecond, 24 * time.Second, 29 * time.Second,
 		31900 * time.Millisecond, 32 * time.Second, 32100 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {

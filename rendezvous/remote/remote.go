@@ -436,14 +436,6 @@ type greeted struct {
 
 func (g *greeted) Read(b []byte) (int, error) { return g.from.Read(b) }
 
-// Forget removes what a client keeps of a cluster.
-func Forget(dir string) error {
-	if _, err := trust.LoadClient(dir); err != nil && errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.RemoveAll(dir)
-}
-
 // Unusable is a cluster of which each call meets err.
 func Unusable(err error) *wire.Client {
 	return wire.NewClient(&http.Client{Transport: unusable{err}}, "http://cluster")

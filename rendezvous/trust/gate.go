@@ -144,7 +144,8 @@ func JoinClient(pin Pin, now func() time.Time, protos ...string) *tls.Config {
 			}
 			return nil
 		}
-		return fmt.Errorf("check the cluster: %w: its CA is not the token's, whose fingerprint is %s: check the address and the token", ErrForeign, pin)
+		return fmt.Errorf("check the cluster: %w: its CA is not the token's, whose fingerprint is %s: check the address "+
+			"and the token", ErrForeign, pin)
 	}
 	return c
 }

@@ -168,7 +168,8 @@ func readFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: not a regular file", path)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("%s: mode %04o lets others than its owner read or change a key: run `chmod 600 %s`, and replace the key if they may have read it", path, mode, path)
+		return nil, fmt.Errorf("%s: mode %04o lets others than its owner read or change a key: run `chmod 600 %s`, "+
+			"and replace the key if they may have read it", path, mode, path)
 	}
 	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {

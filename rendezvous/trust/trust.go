@@ -1,16 +1,17 @@
-// Package trust decides who belongs to a cluster, how a newcomer proves that it was invited, and what TLS members speak.
+// Package trust decides who belongs to a cluster, how a newcomer proves that it was invited, and what TLS members
+// speak.
 //
 // The rules, in the order in which an attacker meets them:
-//   - Every connection is TLS 1.3 and both ends are checked by a [Gate]: signed by this cluster's own CA, in date, of the
-//     right role, on the membership list at this very moment, and, when dialling, exactly the node that was wanted.
+//   - Every connection is TLS 1.3 and both ends are checked by a [Gate]: signed by this cluster's own CA, in date, of
+//     the right role, on the member list at this very moment, and, when dialling, exactly the node that was wanted.
 //   - A newcomer has no certificate. It holds a [Token]: a pin of the CA's public key and a secret. It checks the pin
 //     during the handshake ([JoinClient]), so the secret only ever reaches a node of the cluster that made it.
 //   - The newcomer's key never leaves it; [CA.Issue] signs its public half and takes nothing else from its request.
 //   - Revoking a node is removing it from the list: no CRL, no waiting for the certificate to run out.
 //   - Connections come in through a [Listener], which bounds what unauthenticated peers can hold open.
 //
-// It must not: open a listener or dial; gossip or vote; keep the list of members or of tokens (both are passed in); decide
-// what an admitted peer may do beyond its role.
+// It must not: open a listener or dial; gossip or vote; keep the list of members or of tokens (both are passed in);
+// decide what an admitted peer may do beyond its role.
 package trust
 
 import (

@@ -9,7 +9,7 @@ import (
 type ExecRequest struct {
 	Job     string           `json:"job"`
 	Rank    int              `json:"rank"`
-	Session string           `json:"guest"` // the caller's name for it, 1 to 64 bytes, for ExecReachRequest
+	Session string           `json:"session"` // the caller's name for it, 1 to 64 bytes, for ExecReachRequest
 	Argv    []string         `json:"argv"`
 	Env     []string         `json:"env,omitempty"` // NAME=VALUE in place of what the rank has of that name
 	Stdin   bool             `json:"stdin,omitempty"`
@@ -20,7 +20,7 @@ type ExecRequest struct {
 type NodeExecRequest struct {
 	Key     launcher.Key     `json:"key"`
 	Rank    int              `json:"rank"`
-	Session string           `json:"guest"`
+	Session string           `json:"session"`
 	Argv    []string         `json:"argv"`
 	Env     []string         `json:"env,omitempty"`
 	Stdin   bool             `json:"stdin,omitempty"`
@@ -41,7 +41,7 @@ type ExecChunk struct {
 type ExecReachRequest struct {
 	Job     string `json:"job"`
 	Rank    int    `json:"rank"`
-	Session string `json:"guest"`
+	Session string `json:"session"`
 	Signal  int    `json:"signal,omitempty"`
 	Offset  int64  `json:"offset,omitempty"`
 	Data    []byte `json:"data,omitempty"`
@@ -53,7 +53,7 @@ type ExecReachRequest struct {
 // NodeExecReachRequest is an ExecReachRequest for a command on the called node.
 type NodeExecReachRequest struct {
 	Key     launcher.Key `json:"key"`
-	Session string       `json:"guest"`
+	Session string       `json:"session"`
 	Signal  int          `json:"signal,omitempty"`
 	Offset  int64        `json:"offset,omitempty"`
 	Data    []byte       `json:"data,omitempty"`

@@ -23,8 +23,8 @@ type JobLine struct {
 	Away       []string            `json:"away"`
 	Ranks      int                 `json:"ranks"`
 	Stage      *string             `json:"stage"`
-	Attempt    int                 `json:"try"`
-	Attempts   int                 `json:"tries"`
+	Attempt    int                 `json:"attempt"`
+	Attempts   int                 `json:"attempts"`
 	Generation launcher.Generation `json:"generation"`
 	Waits      *string             `json:"waits"`
 	Line       int                 `json:"line"`

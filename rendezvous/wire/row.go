@@ -281,7 +281,7 @@ const maxSession = 64
 
 func validSession(name string) error {
 	if name == "" || len(name) > maxSession {
-		return fmt.Errorf("guest: %w: want the caller's name for the command, of 1 to %d bytes", launcher.ErrInvalid,
+		return fmt.Errorf("session: %w: want the caller's name for the command, of 1 to %d bytes", launcher.ErrInvalid,
 			maxSession)
 	}
 	return nil

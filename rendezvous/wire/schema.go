@@ -52,7 +52,7 @@ type NodeStatus struct {
 	// FabricOnly: the leader reaches it, and not over management.
 	FabricOnly bool             `json:"fabric_only,omitempty"`
 	Role       string           `json:"role"`              // "leader", "voter", "standby" or ""
-	NoVote     string           `json:"no_vote,omitempty"` // why it does not take its part in the vote: its disk, as a rule
+	NoVote     string           `json:"no_vote,omitempty"` // why it takes no part in the vote: its disk, as a rule
 	Witness    bool             `json:"witness,omitempty"` // votes, gets no ranks
 	Version    string           `json:"version,omitempty"`
 	Protocol   int              `json:"protocol,omitempty"` // rendezvous.Protocol of its build

@@ -85,7 +85,7 @@ func TestAgentKilled(t *testing.T) {
 			t.Errorf("agent of %s killed: want 4, 5 or 6, got %s", host, r)
 		}
 		for rank := range 3 {
-			// The first rank to exit ends the gang: the others may miss the end.
+			// The first rank to exit ends the attempt: the others may miss the end.
 			if n := strings.Count(r.out, fmt.Sprintf("[%d] ", rank)); n < 75 {
 				t.Errorf("agent of %s killed: rank %d printed %d lines", host, rank, n)
 			} else {

@@ -271,7 +271,7 @@ func testCallingUser(t *testing.T, l *lab) {
 	l.on("spark2", "sparkrun", "stop", "roots").must(t)
 }
 
-// What a rank leaves behind in other sessions goes with its gang.
+// What a rank leaves behind in other sessions goes with its attempt.
 func testLeftovers(t *testing.T, l *lab) {
 	r := l.on("spark1", "sparkrun", "launch", "exec", "--nodes", "3", "--grace", "1s", "--", "sh", "-c",
 		`setsid sh -c 'trap "" TERM; sleep 600 & while :; do sleep 1; done' >/dev/null 2>&1 & test $RANK != 2 || exit 3; sleep 600`)

@@ -113,7 +113,7 @@ func oneWay(t *testing.T, f *field, i int) {
 	f.found("one flap, tries never overlap", "flaps, or two tries at one time")
 }
 
-// Row 23. A pair loses the road between its machines: no try begins before they
+// Row 23. A pair loses the route between its machines: no attempt begins before they
 // have met again.
 func pairSplit(t *testing.T, f *field, i int) {
 	w := f.testimony(i)

@@ -220,7 +220,7 @@ func TestMPIOnEightHosts(t *testing.T) {
 }
 
 // MPI programs in containers of an image that has nothing: this machine's MPIs are mounted.
-func testMPIInBoxes(t *testing.T, l *lab) {
+func testMPIInContainers(t *testing.T, l *lab) {
 	dir := mpiPrograms(t)
 	built, err := filepath.Abs("../../.build/mpis")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// nccl-tests' road from its sources to a verdict and to a launch that requires one, in a
+// nccl-tests' way from its sources to a verdict and to a launch that requires one, in a
 // cluster without a GPU: stand-ins (testdata/standin-*) are nvcc, NCCL's header, and the
 // program, which prints what a real one printed. Real are the build, make, MPI, staging,
 // the start by Open MPI's mpirun and by PMI, parsing, judging.
@@ -66,7 +66,7 @@ func TestNCCLTests(t *testing.T) {
 	if r := l.on("spark2", "cat", home+"/.local/share/sparkrun/nccl-tests/BUILT"); !strings.Contains(r.out, "nccl-tests: 2.19.6") {
 		t.Errorf("spark2 has not got it: %s", r)
 	}
-	run("", "nccl-test", "build", "--mpi-home", filepath.Dir(openmpi), source).must(t) // in the place of the first
+	run("", "nccl-test", "build", "--mpi-home", filepath.Dir(openmpi), source).must(t) // in place of the first
 
 	l.sees("spark1", "the cable", func(f fabric) bool { return f.cables() == "spark1/0-spark2/0" })
 	r = test("12", "--gate", "0.9")

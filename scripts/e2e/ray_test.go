@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var rayAll = flag.Bool("ray", false, "TestRayAlone and TestRayInBoxes: Ray's dashboard and its jobs, and Ray in containers, beside what CI runs")
+var rayAll = flag.Bool("ray", false, "TestRayAlone and TestRayInContainers: Ray's dashboard and its jobs, and Ray in containers, beside what CI runs")
 
 // rayWait is patience: Ray's processes import a lot of Python, on three hosts that share
 // this machine's processors.
@@ -203,7 +203,7 @@ func TestRayAlone(t *testing.T) {
 // Ray in containers of real engines: head, workers and command, which finds the head's sockets. A cluster by
 // itself says how to submit there, and a machine that was booted anew, whose engine still has the container of
 // the boot before, takes part again.
-func TestRayInBoxes(t *testing.T) {
+func TestRayInContainers(t *testing.T) {
 	if !*rayAll {
 		return
 	}
@@ -214,9 +214,9 @@ func TestRayInBoxes(t *testing.T) {
 		t.Fatal(err)
 	}
 	venv := filepath.Dir(filepath.Dir(l.program))
-	inBoxes := []string{"--on", "spark1,spark2", "--max-restarts", "5", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro", "--mount", venv + ":" + venv + ":ro",
+	inContainers := []string{"--on", "spark1,spark2", "--max-restarts", "5", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro", "--mount", venv + ":" + venv + ":ro",
 		"--mount", filepath.Dir(script) + ":/onray:ro", "--mount", l.folder, "--ray", l.program, "--ray-arg=--num-cpus=1"}
-	r := l.launch(append(inBoxes, "--name", "cluster", "--ray-head-arg=--include-dashboard=false", "--", venv+"/bin/python3", "/onray/onray.py", l.folder, "2")...)
+	r := l.launch(append(inContainers, "--name", "cluster", "--ray-head-arg=--include-dashboard=false", "--", venv+"/bin/python3", "/onray/onray.py", l.folder, "2")...)
 	defer r.cmd.Process.Kill()
 	token := ""
 	eventually(t, rayWait, "a task on each host", func() bool {
@@ -240,9 +240,9 @@ func TestRayInBoxes(t *testing.T) {
 	if end := r.wait(); end.code != 0 || !strings.Contains(end.out, `"again": true`) {
 		t.Errorf("want the command's code 0, and a task on the worker that came again: %s, %s", end, l.said())
 	}
-	l.noBoxLeft("spark1", "spark2")
+	l.noContainerLeft("spark1", "spark2")
 
-	r = l.launchFrom("spark1", append(inBoxes, "--name", "alone")...) // whose machine stays
+	r = l.launchFrom("spark1", append(inContainers, "--name", "alone")...) // whose machine stays
 	defer r.cmd.Process.Kill()
 	l.hears("submit with: sparkrun exec alone -- " + l.program + " job submit")
 	seesTwo := func() bool {
@@ -263,6 +263,6 @@ func TestRayInBoxes(t *testing.T) {
 	}
 	l.on("spark2", "sparkrun", "stop", "alone").must(t)
 	r.wait()
-	l.noBoxLeft("spark1", "spark2")
+	l.noContainerLeft("spark1", "spark2")
 	l.nothingOfRay("spark1", "spark2")
 }

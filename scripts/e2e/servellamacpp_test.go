@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-var llamacpp = flag.String("llamacpp", "", "TestServeLlamacpp: a `FOLDER` with llama-server, ggml-rpc-server and tiny.gguf, in the place of a stand-in")
+var llamacpp = flag.String("llamacpp", "", "TestServeLlamacpp: a `FOLDER` with llama-server, ggml-rpc-server and tiny.gguf, in place of a stand-in")
 
 // llama.cpp's place is taken by a stand-in, where nobody has the real one: what is tested is who is started where
 // with what, what is told, and that its metrics are read.

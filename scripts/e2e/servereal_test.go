@@ -113,7 +113,7 @@ func TestServeReal(t *testing.T) {
 			l := realLab{&lab{t: t, name: l.name}, l.env}
 			if slices.Contains(tt.args, "--image") {
 				l.do(append([]string{"engine"}, hosts...)...)
-				defer l.noBoxLeft(hosts...)
+				defer l.noContainerLeft(hosts...)
 			}
 			s := l.launch("spark2", model, append([]string{"--name", tt.name, "--restart", "no", "--backend", "native", "--env", small}, tt.args...))
 			defer func() { // what a failure leaves would fail all that follows

@@ -115,7 +115,7 @@ func TestServeTRTLLM(t *testing.T) {
 }
 
 // The same in containers of an image that has nothing: this machine's Open MPI and Python are mounted.
-func testTRTLLMInBoxes(t *testing.T, l *lab) {
+func testTRTLLMInContainers(t *testing.T, l *lab) {
 	dir := standinTRTLLM(t)
 	launch := l.start("spark1", "sparkrun", "launch", "trtllm", "--image", "lab/bare", "--name", "boxed", "--on", "spark1,spark2", "--restart", "no",
 		"--mount", "/usr:/usr:ro", "--mount", "/etc/openmpi:/etc/openmpi:ro", "--mount", dir+":"+dir+":ro",

@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-var spawnRounds = flag.Int("spawn-rounds", 30, "how often an agent or a shim is killed on the road to a rank; 0 = once for all there is")
+var spawnRounds = flag.Int("spawn-rounds", 30, "how often an agent or a shim is killed on the way to a rank; 0 = once for all there is")
 
-// spawnKinds are launches whose road to the exec differs.
+// spawnKinds are launches whose way to the exec differs.
 var spawnKinds = []spawnKind{
 	{"plain", nil},
 	{"user", []string{"--user", "eve"}},
@@ -45,7 +45,7 @@ func (k spawnKill) String() string { return fmt.Sprintf("%s killed at %s %v", k.
 // exec: a rank is started once, or the launch ends with 125 and none was; the
 // record has the job's end, and nothing is left. What steps there are a launch
 // tells itself: scripts/failpoint makes each statement of both packages a place
-// to die, and all that an undisturbed launch passes are the road.
+// to die, and all that an undisturbed launch passes are the way.
 func TestSpawnFailpoints(t *testing.T) {
 	dir := scratch(t)
 	build, list := filepath.Join(dir, "sparkrun"), filepath.Join(dir, "points")
@@ -117,7 +117,7 @@ func spread(all []spawnKill, n int) []spawnKill {
 	}
 	var some []spawnKill
 	for i := range n {
-		// By the golden ratio: also neighbours in time are far apart on the road.
+		// By the golden ratio: also neighbours in time are far apart on the way.
 		some = append(some, all[int(float64(i)*0.6180339887*float64(len(all)))%len(all)])
 	}
 	return some

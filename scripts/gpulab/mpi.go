@@ -36,7 +36,8 @@ func (l *lab) mpirun(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 		fmt.Fprintf(&script, "%s) pid=%d%s ;;\n", hostName(h.number), h.pid(), gpu)
 	}
 	// mpirun's arguments hold literal quotes: a shell must read them.
-	script.WriteString("*) echo \"no host $1\" >&2; exit 1 ;;\nesac\nshift\nexec nsenter --target $pid --net --mount --uts --ipc --pid -- sh -c \"$*\"\n")
+	script.WriteString("*) echo \"no host $1\" >&2; exit 1 ;;\nesac\nshift\nexec nsenter --target $pid --net --mount " +
+		"--uts --ipc --pid -- sh -c \"$*\"\n")
 	if err := os.WriteFile(agent, []byte(script.String()), 0o755); err != nil {
 		return nil, err
 	}
@@ -105,7 +106,8 @@ func (l *lab) inTurns(ctx context.Context, via string, theirs func(round int) (*
 		ours, other, ratios = append(ours, a), append(other, b), append(ratios, a/b)
 	}
 	a, b, ratio := median(ours), median(other), median(ratios)
-	figures := fmt.Sprintf("all_reduce %s, %d rounds: sparkrun beside mpirun %+.1f %% (median of the rounds); medians %.3f and %.3f GB/s (%+.1f %%); %s against %s",
+	figures := fmt.Sprintf("all_reduce %s, %d rounds: sparkrun beside mpirun %+.1f %% (median of the rounds); medians "+
+		"%.3f and %.3f GB/s (%+.1f %%); %s against %s",
 		l.o.max, l.o.rounds, 100*(ratio-1), a, b, 100*(a/b-1), list(ours), list(other))
 	if math.Abs(ratio-1) > 0.05 && !l.o.gloo {
 		return figures, fmt.Errorf("more than 5 %% apart")

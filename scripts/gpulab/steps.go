@@ -312,7 +312,7 @@ func (l *lab) killed(ctx context.Context) (string, error) {
 	if open := holders(); len(open) > 0 && !l.o.gloo {
 		return "", fmt.Errorf("/dev/nvidia* is still open: %s", strings.Join(open, ", "))
 	}
-	figures := fmt.Sprintf("exit 137 and the gang gone %.2f s after the kill", took.Seconds())
+	figures := fmt.Sprintf("exit 137 and the other ranks gone %.2f s after the kill", took.Seconds())
 	if l.o.gloo {
 		return figures, nil
 	}

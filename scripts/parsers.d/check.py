@@ -97,7 +97,7 @@ def trtllm():
     sys.modules["strenum"] = enum  # what it was before Python 3.11
     sys.meta_path.append(Missing("tensorrt_llm", "tensorrt_llm.commands"))
     serve = importlib.import_module("tensorrt_llm.commands.serve")
-    serve.serve.callback = lambda **args: args  # in the place of the server
+    serve.serve.callback = lambda **args: args  # in place of the server
 
     def parse(argv):
         at = next((i for i, word in enumerate(argv) if word.endswith("trtllm-serve")), None)

@@ -54,7 +54,7 @@ func (f Flag) Stands(words []string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { _, _, is := f.Is(w); return is })
 }
 
-// remedy says what is done in the place of a flag that is decided here.
+// remedy says what is done in place of a flag that is decided here.
 func (f Flag) remedy() string {
 	switch f.ours {
 	case "":
@@ -67,7 +67,7 @@ func (f Flag) remedy() string {
 	return f.ours
 }
 
-// Instead says what launch has in the place of a server's flag; empty: nothing, so that it comes behind --.
+// Instead says what launch has in place of a server's flag; empty: nothing, so that it comes behind --.
 func (e Engine) Instead(word string) string {
 	for _, no := range e.secrets() {
 		if _, _, is := no.flag.Is(word); is {

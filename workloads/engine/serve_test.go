@@ -324,18 +324,18 @@ func render(t *testing.T, spec launcher.Spec) string {
 			a.Rest = append(a.Rest, netip.MustParseAddr(fmt.Sprintf("192.168.0.%d", other+1)))
 		}
 		for local := range a.Ranks {
-			_, st, seat := a.Local(local)
+			_, st, placement := a.Local(local)
 			next := uint16(20000)
-			seat.Ports, seat.HeadPorts = map[string]launcher.Ports{}, map[string]launcher.Ports{}
+			placement.Ports, placement.HeadPorts = map[string]launcher.Ports{}, map[string]launcher.Ports{}
 			for _, s := range spec.Steps() {
 				for _, p := range s.Ports {
 					count := uint16(max(p.Count, 1))
-					seat.Ports[p.Name] = launcher.Ports{First: next, Last: next + count - 1}
+					placement.Ports[p.Name] = launcher.Ports{First: next, Last: next + count - 1}
 					next += count
 				}
 			}
-			seat.HeadPorts = seat.Ports
-			argv, err := seat.Argv(st)
+			placement.HeadPorts = placement.Ports
+			argv, err := placement.Argv(st)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -344,7 +344,7 @@ func render(t *testing.T, spec launcher.Spec) string {
 				fmt.Fprintf(&b, "  sees the processes of %s\n", st.PIDsOf)
 			}
 			for _, v := range st.Env {
-				text, err := seat.Resolve(v.Value)
+				text, err := placement.Resolve(v.Value)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,8 +9,8 @@
 // times. It is given no --bootstrap-peers: each of their connections begins an election, and a new master forgets the
 // model. Later versions speak zenoh in place of libp2p and do not know these flags.
 //
-// But for the gateway nothing here asks anybody. The names are those of exo's JSON
-// (exo/shared/types, v1.0.71).
+// It must not ask anybody, but by the gateway, or know a job. The names are those of exo's JSON (exo/shared/types,
+// v1.0.71).
 package exo
 
 import (
@@ -122,7 +122,7 @@ type host struct {
 func Place(proposed []byte, s State, network netip.Prefix) ([]byte, error) {
 	var instance map[string]map[string]json.RawMessage
 	if err := json.Unmarshal(proposed, &instance); err != nil || len(instance) != 1 {
-		return nil, fmt.Errorf("read exo's placement: it is of another form than that of exo 1.0.71: %.200s", proposed)
+		return nil, fmt.Errorf("read exo's placement: its form is not that of exo 1.0.71: %.200s", proposed)
 	}
 	for _, of := range instance {
 		id, err := json.Marshal(Instance)

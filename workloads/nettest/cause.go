@@ -61,7 +61,8 @@ func SlowLink(host string, d envgen.DeviceState) (Cause, bool) {
 		Code:     CauseSpeed,
 		Text:     fmt.Sprintf("the link of %s on %s runs at %d Gb/s, not at 200", d.NIC, host, *d.SpeedMbps/1000),
 		Evidence: fmt.Sprintf("%s %s speed %d Mb/s", host, d.NIC, *d.SpeedMbps),
-		Remedy:   "a cable for 200 Gb/s, or that speed at the switch's port in place of autonegotiation; ethtool " + d.NIC + " shows it",
+		Remedy: "a cable for 200 Gb/s, or that speed at the switch's port in place of autonegotiation; " +
+			"ethtool " + d.NIC + " shows it",
 	}, true
 }
 

@@ -53,7 +53,7 @@ func (r Recipe) env(out *Launch, o Options) error {
 			}
 			continue
 		case slices.Contains(ofMachine, v.Name):
-			out.note(field, "%s on every machine, in the place of what each finds for itself", v.Value)
+			out.note(field, "%s on every machine, in place of what each finds for itself", v.Value)
 		}
 		if i < len(r.Env) { // of the others a shell has made what they are
 			var err error

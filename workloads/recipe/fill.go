@@ -8,7 +8,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// fill puts values in the place of a template's placeholders, by the rules of the recipe's
+// fill puts values in place of a template's placeholders, by the rules of the recipe's
 // version.
 func (r Recipe) fill(field, template string, values []Setting) (string, []Note, error) {
 	if r.Version == "1" {

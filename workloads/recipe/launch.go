@@ -24,7 +24,7 @@ type Options struct {
 	Nodes int
 	// Serve has the sizes, backend, host and port that were asked for by flags of their own.
 	Serve workloads.Serve
-	// Image in the place of the recipe's; OnHost: in no container at all.
+	// Image in place of the recipe's; OnHost: in no container at all.
 	Image  string
 	OnHost bool
 	// Env and Secrets are what the user gives by --env and --secret, whose names the recipe's

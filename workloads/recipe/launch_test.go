@@ -164,7 +164,7 @@ vllm of M in , 1 machine, sizes from machines and model, listens at :0
 vllm of M in , 1 machine, sizes from machines and model, listens at :0
   $ vllm serve M
   NCCL_SOCKET_IFNAME=eth9
-  note: env.NCCL_SOCKET_IFNAME: eth9 on every machine, in the place of what each finds for itself
+  note: env.NCCL_SOCKET_IFNAME: eth9 on every machine, in place of what each finds for itself
 `},
 		"secrets": {"model: M\nenv: {HF_TOKEN: \"${HF_TOKEN}\", A_KEY: $A_KEY, B_KEY: literal}\ncommand: vllm serve M --api-key x\n",
 			Options{Environ: []string{"HF_TOKEN=hf"}, Secrets: []string{"B_KEY=/file", "VLLM_API_KEY"}}, `

@@ -27,27 +27,12 @@ func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 		return invalid("runtime", "%s: sparkrun serves with %s by recipes; %s", r.Runtime,
 			listed(serving(), " and ", func(e engine.Engine) string { return e.Name }), withoutRecipe())
 	}
-	var command []string
-	var env []Setting
-	if r.Command == "" {
-		if !knownRuntime {
-			wanted = engine.Usual()
-		}
-		command = made(wanted, out, values)
-	} else {
-		text, notes, err := r.fill("command", r.Command, values)
-		if err != nil {
-			return err
-		}
-		out.Notes = append(out.Notes, notes...)
-		if command, env, notes, err = words("command", text); err != nil {
-			return err
-		}
-		out.Notes = append(out.Notes, notes...)
+	if !knownRuntime {
+		wanted = engine.Usual()
 	}
-	if at := slices.IndexFunc(command, byMPI); at > 0 && isMpirun(command[0]) {
-		out.note("command", "`%s` is left out: sparkrun starts the ranks itself", strings.Join(command[:at], " "))
-		command = command[at:]
+	command, env, err := r.command(out, wanted, values)
+	if err != nil {
+		return err
 	}
 	e, at, ok := engineOf(command)
 	switch {
@@ -104,6 +89,28 @@ func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 		out.note("host", "%s: it listens there, as the recipe has it; --host decides otherwise", h)
 	}
 	return nil
+}
+
+// command is the server's, with its values in it and without an mpirun before it, and the environment that it sets.
+func (r Recipe) command(out *Launch, e engine.Engine, values []Setting) (command []string, env []Setting, err error) {
+	if r.Command == "" {
+		command = made(e, out, values)
+	} else {
+		text, notes, err := r.fill("command", r.Command, values)
+		if err != nil {
+			return nil, nil, err
+		}
+		out.Notes = append(out.Notes, notes...)
+		if command, env, notes, err = words("command", text); err != nil {
+			return nil, nil, err
+		}
+		out.Notes = append(out.Notes, notes...)
+	}
+	if at := slices.IndexFunc(command, byMPI); at > 0 && isMpirun(command[0]) {
+		out.note("command", "`%s` is left out: sparkrun starts the ranks itself", strings.Join(command[:at], " "))
+		command = command[at:]
+	}
+	return command, env, nil
 }
 
 // isMpirun tells whether a program is what starts MPI ranks.

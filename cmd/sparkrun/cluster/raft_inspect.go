@@ -22,7 +22,7 @@ func newRaftInspectCmd(a *app.App) *cobra.Command {
 	opts := &raftInspectOptions{}
 	cmd := &cobra.Command{
 		Use:   "inspect FILE",
-		Short: "Check a snapshot, and show what it is of",
+		Short: "Check a snapshot, and show what it holds",
 		Long: `Reads a file that raft snapshot has written, checks all of it as raft restore
 would, and shows of which cluster and when it is. It needs no agent.`,
 		Example: `  sparkrun raft inspect /backup/sparkrun.snap`,

@@ -51,7 +51,7 @@ all of this is.
   hosts      by node rank;  away: those of them that do not answer
   ranks      in all
   stage      before or after, while that command runs; else null
-  try, tries which attempt of the job this is, from 1, of how many at most
+  attempt, attempts  which attempt of the job this is, from 1, of how many at most
   generation its number among all that was run for the job, from 1: attempts, and stages
              before and after them; it only grows
   line       its place, from 1, among those that wait for their machines; else 0

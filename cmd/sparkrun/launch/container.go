@@ -57,7 +57,7 @@ func (o ContainerOptions) NeedsImage() error {
 			"--image-map": len(o.ImageMap) > 0,
 		} {
 			if given {
-				return app.Usagef("%s: it is of containers: name their image with --image", flag)
+				return app.Usagef("%s: this is for containers: name their image with --image", flag)
 			}
 		}
 	}

@@ -67,7 +67,7 @@ func (o ServiceOptions) service(asked *pflag.FlagSet) (*launcher.Service, error)
 	if o.port == 0 {
 		for _, name := range []string{"restart", "autostart", "probe", "on-wedge", "health", "metrics", "model"} {
 			if asked.Changed(name) {
-				return nil, app.Usagef("--%s: it is of a service: say where it answers, with --serve PORT", name)
+				return nil, app.Usagef("--%s: this is for services: say where it answers, with --serve PORT", name)
 			}
 		}
 		return nil, nil

@@ -41,7 +41,7 @@ only needs your consent (--trust-recipe) is said, and is no failure.`,
 	}
 	fs := cmd.Flags()
 	fs.Var(app.Positive{N: &opts.Request.Job.Nodes}, "nodes", "for `N` machines (default: as many as it wants)")
-	fs.StringVar(&opts.Container.Image, "image", "", "in this image (`REF`) in the place of the recipe's")
+	fs.StringVar(&opts.Container.Image, "image", "", "in this image (`REF`) in place of the recipe's")
 	fs.BoolVar(&opts.asJSON, "json", false, "print JSON")
 	bindFill(fs, &opts.recipe)
 	return onRecipe(a, cmd, opts, &opts.recipe.name, checkRecipe)

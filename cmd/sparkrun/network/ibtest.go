@@ -37,7 +37,7 @@ func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 	if err != nil {
 		return err
 	}
-	a.Say(ibForecast(plan, o.test))
+	a.Say(ibForecast(plan))
 	if o.DryRun {
 		return launch.Run(ctx, a, o.Options)
 	}
@@ -148,7 +148,7 @@ func ibNodes(view *fabricView, o ibOptions) ([]string, error) {
 }
 
 // ibForecast says what will be measured, and how long it takes.
-func ibForecast(p ibtest.Plan, o ibtest.Options) string {
+func ibForecast(p ibtest.Plan) string {
 	lanes, pairs := 0, map[[2]int]bool{}
 	for _, c := range p.Cables {
 		lanes += len(c.Lanes)

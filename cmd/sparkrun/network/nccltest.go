@@ -104,7 +104,7 @@ func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand)
 	if view != nil {
 		rep.Traffic = trafficSince(ctx, a, before.counted, span, rep.hosts())
 	}
-	if err := tell(ctx, a, rep, view, o); lerr == nil {
+	if err := tell(a, rep, view, o); lerr == nil {
 		return err
 	}
 	return lerr // the rank's exit code; launch has said which
@@ -173,7 +173,7 @@ func readTest(ctx context.Context, a *app.App, o testOptions) error {
 	if err != nil { // its numbers can still be shown
 		a.Say(fmt.Sprintf("nothing is known of the links: %v", err))
 	}
-	return tell(ctx, a, rep, view, o)
+	return tell(a, rep, view, o)
 }
 
 // maxResult bounds a file to read, in bytes: it may contain NCCL's log of a long run.
@@ -201,7 +201,7 @@ func readAll(a *app.App, name string) ([]byte, error) {
 const readAsOfNow = "judged by the cluster's links as they are now, and not as they were when it was measured\n"
 
 // tell evaluates the result, prints it, records it, and makes the exit code.
-func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o testOptions) error {
+func tell(a *app.App, rep testReport, view *fabricView, o testOptions) error {
 	t := rep.Result
 	s := nccltest.Setting{Setting: nettest.Setting{Traffic: rep.Traffic}}
 	cluster := "standalone"

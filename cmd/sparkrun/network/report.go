@@ -140,7 +140,7 @@ func collect(ctx context.Context, a *app.App, b *wire.Client, now time.Time) (bu
 		}
 	}
 	r.Host = st.Self
-	if err := addCluster(ctx, a, b, st, &r); err != nil {
+	if err := addCluster(ctx, b, st, &r); err != nil {
 		return r, err
 	}
 	// The tree has only numbers and names of hardware; everything else is text that may
@@ -157,7 +157,7 @@ func collect(ctx context.Context, a *app.App, b *wire.Client, now time.Time) (bu
 
 // addCluster adds what is known of the cluster as a whole. What cannot be read is left
 // out, with a note in its place.
-func addCluster(ctx context.Context, a *app.App, b *wire.Client, st wire.Status, r *bundle.Bundle) error {
+func addCluster(ctx context.Context, b *wire.Client, st wire.Status, r *bundle.Bundle) error {
 	add := func(name string, v any, missing error) error {
 		if errors.Is(missing, node.ErrNoAgent) {
 			return nil

@@ -45,7 +45,8 @@ func (h *Host) makeSpark(mac, mgmt string, o opts) error {
 	err := h.lines("link lo mtu=65536 carrier loopback 127.0.0.1/8 ::1/128",
 		"card 0007:01:00.0 vendor=0x10ec", "net enP7s7 on=0007:01:00.0 speed=10000")
 	if mgmt != "-" {
-		err = errors.Join(err, h.Line(fmt.Sprintf("link enP7s7 mac=4c:bb:47:%s:41 carrier default %s fe80::4ebb:47ff:fe%s:%s41/64", mac, mgmt, high, low)))
+		err = errors.Join(err, h.Line(fmt.Sprintf("link enP7s7 mac=4c:bb:47:%s:41 carrier default %s "+
+			"fe80::4ebb:47ff:fe%s:%s41/64", mac, mgmt, high, low)))
 	}
 	rdma, net := strings.Split(o["rdma"], ","), strings.Split(o["net"], ",")
 	for i, f := range sparkFunctions {

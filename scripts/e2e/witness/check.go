@@ -4,14 +4,14 @@ import "slices"
 
 // once is P2: each rank of each generation is exec'd at most once.
 func (c *checker) once() {
-	type seat struct {
+	type place struct {
 		stage string
 		rank  int32
 	}
 	for _, k := range c.keys {
-		by := map[seat]Record{}
+		by := map[place]Record{}
 		for _, r := range c.lives[k].starts {
-			s := seat{r.Stage, r.Rank}
+			s := place{r.Stage, r.Rank}
 			if first, twice := by[s]; twice {
 				c.broken("P2", r.Boot, "%s: rank %d was exec'd as %d on %s and as %d on %s", k, r.Rank, first.PID,
 					first.Host, r.PID, r.Host)
@@ -40,7 +40,7 @@ func (c *checker) apart() {
 	}
 }
 
-// together is P9: no rank starts before all nodes of its gang are prepared, and
+// together is P9: no rank starts before all nodes of its attempt are prepared, and
 // where not all ranks have started within the start time-out, none lives on.
 func (c *checker) together() {
 	births := map[Key]map[string]Birth{}

@@ -13,7 +13,7 @@ var (
 	two = Key{"jobjobjobj", 2}
 )
 
-// at is a record of a rank of a gang of two on two hosts, some seconds in.
+// at is a record of a rank of an attempt of two on two hosts, some seconds in.
 func at(sec float64, k Key, rank int32, kind Kind) Record {
 	ns := int64(sec * float64(second))
 	return Record{
@@ -50,7 +50,7 @@ func born(sec float64, k Key, host string) Birth { return Birth{k, host, int64(s
 // prepared is a first second in which both hosts were prepared for both tries.
 var prepared = []Birth{born(0.1, one, "spark1"), born(0.9, one, "spark2"), born(0.1, two, "spark1"), born(0.9, two, "spark2")}
 
-// ran is a gang that started and lives until then.
+// ran is an attempt that started and lives until then.
 func ran(k Key, from, to float64) []Record {
 	return []Record{at(from, k, 0, Start), at(from+0.1, k, 1, Start), at(to, k, 0, Beat), at(to, k, 1, Beat)}
 }
@@ -75,7 +75,7 @@ func TestCheck(t *testing.T) {
 		want string // the broken properties
 	}{
 		"nothing":             {History{}, ""},
-		"a gang":              {History{Records: ran(one, 1, 9)}, ""},
+		"an attempt":          {History{Records: ran(one, 1, 9)}, ""},
 		"one that ended":      {History{Records: append(ran(one, 1, 9), told(9.5, "spark1", 1, "completed", 0))}, ""},
 		"one after the other": {History{Records: append(ran(one, 1, 9), ran(two, 9.5, 20)...)}, ""},
 
@@ -132,12 +132,12 @@ func TestCheck(t *testing.T) {
 			Faults: []Fault{{"spark1", Power, 6 * second, 7 * second}}}, ""},
 		"output of nobody": {History{Logs: []Log{read(one, 0, first)}}, "P7"},
 
-		"started before a node was prepared": {History{Records: ran(one, 1, 9), Births: []Birth{born(0.1, one, "spark1"), born(1.2, one, "spark2")}}, "P9"},
-		"started without a node":             {History{Records: ran(one, 1, 9), Births: []Birth{born(0.1, one, "spark1"), born(0.1, two, "spark2")}}, "P9"},
-		"half a gang, for a while":           {History{Records: []Record{at(1, one, 0, Start), at(12, one, 0, Beat)}}, ""},
-		"half a gang, too long":              {History{Records: []Record{at(1, one, 0, Start), at(20, one, 0, Beat)}}, "P9"},
-		"half a gang, too long, then whole":  {History{Records: []Record{at(1, one, 0, Start), at(20, one, 0, Beat), at(19, one, 1, Start)}}, "P9"},
-		"half a gang, out of reach":          {History{Records: []Record{at(1, one, 0, Start), at(20, one, 0, Beat)}, Faults: []Fault{cut("spark2", 1, 19)}}, ""},
+		"started before a node was prepared":    {History{Records: ran(one, 1, 9), Births: []Birth{born(0.1, one, "spark1"), born(1.2, one, "spark2")}}, "P9"},
+		"started without a node":                {History{Records: ran(one, 1, 9), Births: []Birth{born(0.1, one, "spark1"), born(0.1, two, "spark2")}}, "P9"},
+		"half an attempt, for a while":          {History{Records: []Record{at(1, one, 0, Start), at(12, one, 0, Beat)}}, ""},
+		"half an attempt, too long":             {History{Records: []Record{at(1, one, 0, Start), at(20, one, 0, Beat)}}, "P9"},
+		"half an attempt, too long, then whole": {History{Records: []Record{at(1, one, 0, Start), at(20, one, 0, Beat), at(19, one, 1, Start)}}, "P9"},
+		"half an attempt, out of reach":         {History{Records: []Record{at(1, one, 0, Start), at(20, one, 0, Beat)}, Faults: []Fault{cut("spark2", 1, 19)}}, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

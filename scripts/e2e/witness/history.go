@@ -13,7 +13,7 @@ import (
 type History struct {
 	Records []Record
 	Faults  []Fault // what the test itself broke
-	Births  []Birth // where and when a part of a gang was being prepared
+	Births  []Birth // where and when a part of an attempt was being prepared
 	Overs   []Over
 	Logs    []Log
 
@@ -49,7 +49,7 @@ const (
 	Agent   Broken = "agent"   // its agent was not running
 )
 
-// Birth is the moment at which a host made the folder for a try's output: in
+// Birth is the moment at which a host made the folder for an attempt's output: in
 // prepare, when all that may refuse has been looked at. Real is the file
 // system's, whose clock is a few ms behind, never ahead.
 type Birth struct {

@@ -56,7 +56,7 @@ type Record struct {
 	Until  int64 // State: when the answer had come, as Boot counts
 }
 
-// Key names a try.
+// Key names an attempt.
 type Key struct {
 	Job        string
 	Generation uint64
@@ -64,7 +64,7 @@ type Key struct {
 
 func (k Key) String() string { return fmt.Sprintf("%s.%d", k.Job, k.Generation) }
 
-// Key of the try that the record is of.
+// Key of the attempt that the record is of.
 func (r Record) Key() Key { return Key{r.Job, r.Generation} }
 
 // Stamp fills in the clocks.

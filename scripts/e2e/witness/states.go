@@ -54,7 +54,8 @@ func (c *checker) forward() {
 			switch {
 			case best == nil:
 			case behind(r, *best):
-				c.broken("P4", r.Boot, "job %s was %s in generation %d, as %s was told, and %s later %s in generation %d, as %s was told",
+				c.broken("P4", r.Boot, "job %s was %s in generation %d, as %s was told, and %s later %s in generation %d, as "+
+					"%s was told",
 					job, best.State, best.Generation, best.Host, span(r.Boot-best.Until), r.State, r.Generation, r.Host)
 				return
 			case rankOf(best.State) == ended && (best.State != r.State || best.Code != r.Code):

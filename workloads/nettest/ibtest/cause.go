@@ -298,7 +298,7 @@ func (j evaluation) slow(full float64) nettest.Cause {
 	}
 	return nettest.Cause{Code: nettest.CauseUnknown, Text: "nothing that was looked at explains it",
 		Evidence: fmt.Sprintf("%.2f us, at its best as well", *j.c.Micros),
-		Remedy:   "sparkrun doctor; is there a switch or a tunnel between that nobody told of?"}
+		Remedy:   "sparkrun doctor; is there a switch or a tunnel between that sparkrun does not know of?"}
 }
 
 // broken is why a lane gave nothing, or not over its own addresses.

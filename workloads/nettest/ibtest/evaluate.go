@@ -105,7 +105,7 @@ func readLane(p Plan, told Lines, step, run int) Lane {
 	l := Lane{From: from.Way.Device, To: to.Way.Device}
 	line, ok := told.clients[[2]int{step, run}]
 	if !ok {
-		l.Error = "nothing was told of it"
+		l.Error = "nothing was reported"
 	} else if m, err := Read(line.Out, line.File); err == nil && line.Error == "" {
 		l.Measured = m
 		l.Error = otherGID(m, from, to)

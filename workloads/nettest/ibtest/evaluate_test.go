@@ -72,7 +72,7 @@ func smallPackets(figure func(string, int, Run) (float64, string)) func(string, 
 	}
 }
 
-// These in the place of a complaint are none: told understands them.
+// These in place of a complaint are none: told understands them.
 const (
 	mtu1024 = "MTU 1024"
 	noTime  = "no time" // messages were counted, and a bandwidth of 0 came of it
@@ -308,7 +308,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// Figures that came by another GID than that of the lane's address are of another road.
+// Figures that came by another GID than that of the lane's address are of another route.
 func TestOtherGID(t *testing.T) {
 	p, s := pair(t).plan(t, Options{Kinds: []string{Bandwidth}})
 	all := told(p, each(98, 98, 0))
@@ -327,7 +327,7 @@ func TestOtherGID(t *testing.T) {
 func TestSilence(t *testing.T) {
 	p, s := pair(t).plan(t, Options{Kinds: []string{Bandwidth}})
 	if v := Evaluate(p, Lines{}, s).Verdict; v.Grade != nettest.Failed ||
-		!strings.Contains(v.Cause.Evidence, "nothing was told of it") {
+		!strings.Contains(v.Cause.Evidence, "nothing was reported") {
 		t.Errorf("%+v", v)
 	}
 	all := told(p, fails("Couldn't read remote address"))

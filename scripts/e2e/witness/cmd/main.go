@@ -74,7 +74,7 @@ type rank struct {
 	forks      bool
 }
 
-// self reads who this process is. The try is in the mark that the shim gives to
+// self reads who this process is. The attempt is in the mark that the shim gives to
 // whatever it execs; what a rank forks inherits it.
 func self(stage string) (witness.Record, error) {
 	job, rest, _ := strings.Cut(os.Getenv("SPARKRUN_GANG"), ".")

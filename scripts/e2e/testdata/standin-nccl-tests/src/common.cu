@@ -1,7 +1,7 @@
 /* A stand-in for nccl-tests on machines without a GPU: real MPI, no NCCL. It asks its
  * launcher for all that nccl-tests does (src/common.cu: who is where, by a gather of hosts;
  * barriers; a reduce of what was measured), and then prints the table that nccl-tests 2.19.6
- * printed on two H200, with the bandwidth that $STANDIN_BUS says in the place of a measured one. */
+ * printed on two H200, with the bandwidth that $STANDIN_BUS says in place of a measured one. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -21,18 +21,18 @@ import (
 
 var (
 	updateInspect = flag.Bool("update-inspect", false, "rewrite testdata/inspect.json")
-	boxesAll      = flag.Bool("boxes-all", false, "TestContainers: also what is rarely of use")
+	containersAll = flag.Bool("containers-all", false, "TestContainers: also what is rarely of use")
 )
 
-// inBoxes launches from spark1 in the lab's image.
-func (l *lab) inBoxes(args ...string) result {
+// inContainers launches from spark1 in the lab's image.
+func (l *lab) inContainers(args ...string) result {
 	l.t.Helper()
 	return l.on("spark1", append([]string{"sparkrun", "launch", "exec", "--image", "lab/busybox"}, args...)...)
 }
 
-// noBoxLeft wants nothing of a job to be left on a host: no container, no process of one, no
+// noContainerLeft wants nothing of a job to be left on a host: no container, no process of one, no
 // folder, no cgroup.
-func (l *lab) noBoxLeft(hosts ...string) {
+func (l *lab) noContainerLeft(hosts ...string) {
 	l.t.Helper()
 	for _, h := range hosts {
 		left := ""
@@ -63,23 +63,23 @@ func TestContainers(t *testing.T) {
 		rare bool
 		run  func(*testing.T, *lab)
 	}{
-		{"like a host's ranks", false, testBoxesAreRanks}, {"torchrun", false, testTorchInBoxes}, {"inspect", false, testInspect}, {"refused", false, testBoxesRefused}, {"mpi", false, testMPIInBoxes},
+		{"like a host's ranks", false, testContainersAreRanks}, {"torchrun", false, testTorchInContainers}, {"inspect", false, testInspect}, {"refused", false, testContainersRefused}, {"mpi", false, testMPIInContainers},
 		{"engine restarted", false, testEngineRestarts}, {"killed by the engine", true, testKilledByTheEngine}, {"no verbs", true, testNoVerbs}, {"engine stopped", true, testEngineStopped}, {"swept", true, testSwept},
-		{"trtllm", true, testTRTLLMInBoxes},
+		{"trtllm", true, testTRTLLMInContainers},
 	} {
-		if tt.rare && !*boxesAll {
+		if tt.rare && !*containersAll {
 			continue
 		}
 		t.Run(tt.name, func(t *testing.T) {
 			own := &lab{t: t, name: l.name}
 			tt.run(t, own)
-			own.noBoxLeft(hosts...)
+			own.noContainerLeft(hosts...)
 		})
 	}
 }
 
-func testBoxesAreRanks(t *testing.T, l *lab) {
-	r := l.inBoxes("--nodes", "3", "--", "sh", "-c", `echo $RANK of $WORLD_SIZE as $(id -u) in $SHAPE; echo err $RANK >&2; wget -q -O- http://127.0.0.1:1 2>/dev/null; hostname`).must(t)
+func testContainersAreRanks(t *testing.T, l *lab) {
+	r := l.inContainers("--nodes", "3", "--", "sh", "-c", `echo $RANK of $WORLD_SIZE as $(id -u) in $SHAPE; echo err $RANK >&2; wget -q -O- http://127.0.0.1:1 2>/dev/null; hostname`).must(t)
 	for _, want := range []string{"[0] 0 of 3 as 0 in image\n", "[1] 1 of 3 as 0 in image\n", "[2] 2 of 3 as 0 in image\n"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("want %q: %s", want, r)
@@ -88,30 +88,30 @@ func testBoxesAreRanks(t *testing.T, l *lab) {
 	if !strings.Contains(r.err, "[1] err 1\n") {
 		t.Errorf("want stderr apart: %s", r)
 	}
-	r = l.inBoxes("--nodes", "3", "--", "sh", "-c", `[ $RANK = 1 ] || exec sleep 1000; exit 7`)
+	r = l.inContainers("--nodes", "3", "--", "sh", "-c", `[ $RANK = 1 ] || exec sleep 1000; exit 7`)
 	if r.code != 7 || !strings.Contains(r.err, "rank 1 on spark2: exit 7") {
 		t.Errorf("an exit code: %s", r)
 	}
-	if r := l.inBoxes("--nodes", "2", "--", "sh", "-c", `[ $RANK = 1 ] || exec sleep 1000; kill -SEGV $$`); r.code != 139 {
+	if r := l.inContainers("--nodes", "2", "--", "sh", "-c", `[ $RANK = 1 ] || exec sleep 1000; kill -SEGV $$`); r.code != 139 {
 		t.Errorf("a signal of its own: %s", r)
 	}
-	if r := l.inBoxes("--", "pyhton3"); r.code == 0 || !strings.Contains(r.err, `exec "pyhton3"`) {
+	if r := l.inContainers("--", "pyhton3"); r.code == 0 || !strings.Contains(r.err, `exec "pyhton3"`) {
 		t.Errorf("a program that the image lacks: %s", r)
 	}
 	r = l.on("spark1", "sh", "-c", `seq 3 | sparkrun launch exec --image lab/busybox --on spark2,spark3 -- sh -c 'echo read $(cat)'`).must(t)
 	if !strings.Contains(r.out, "[0] read 1 2 3\n") || !strings.Contains(r.out, "[1] read\n") {
 		t.Errorf("standard input: %s", r)
 	}
-	r = l.inBoxes("--on", "spark1", "--user", "eve", "--", "sh", "-c", `id -u; echo $HOME; echo x > $HOME/x && cat $HOME/x; cat /etc/shadow`)
+	r = l.inContainers("--on", "spark1", "--user", "eve", "--", "sh", "-c", `id -u; echo $HOME; echo x > $HOME/x && cat $HOME/x; cat /etc/shadow`)
 	if r.code == 0 || !strings.HasPrefix(r.out, "[0] 4711\n[0] /home/eve\n[0] x\n") {
 		t.Errorf("as another user: %s", r)
 	}
 	models := filepath.Join(scratch(t), "models")
-	l.inBoxes("--on", "spark1", "--user", "eve", "--model-cache", models, "--", "sh", "-c", `echo x > $HOME/.cache/huggingface/x`).must(t)
+	l.inContainers("--on", "spark1", "--user", "eve", "--model-cache", models, "--", "sh", "-c", `echo x > $HOME/.cache/huggingface/x`).must(t)
 	if fi, err := os.Stat(models); err != nil || fi.Sys().(*syscall.Stat_t).Uid != 4711 || !exists(models+"/x") {
 		t.Errorf("the user's models: %+v, %v", fi, err)
 	}
-	r = l.inBoxes("--on", "spark1", "--user", "eve", "--env", "HF_HOME="+models, "--", "sh", "-c", `ls $HF_HOME`).must(t)
+	r = l.inContainers("--on", "spark1", "--user", "eve", "--env", "HF_HOME="+models, "--", "sh", "-c", `ls $HF_HOME`).must(t)
 	if r.out != "[0] x\n" {
 		t.Errorf("models by HF_HOME: %s", r)
 	}
@@ -143,7 +143,7 @@ func testBoxesAreRanks(t *testing.T, l *lab) {
 }
 
 // A sum over gloo between containers of two hosts, with this machine's torch; rank 1 fails in the second.
-func testTorchInBoxes(t *testing.T, l *lab) {
+func testTorchInContainers(t *testing.T, l *lab) {
 	script, err := filepath.Abs("testdata/allreduce.py")
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func withoutMemlock(t *testing.T, limits any) any {
 }
 
 // What cannot be started is told with the machine and a remedy, and nothing is begun anywhere.
-func testBoxesRefused(t *testing.T, l *lab) {
+func testContainersRefused(t *testing.T, l *lab) {
 	says := func(what string, r result, words ...string) {
 		t.Helper()
 		for _, w := range words {
@@ -272,21 +272,21 @@ func testBoxesRefused(t *testing.T, l *lab) {
 	if r := l.on("spark1", "sparkrun", "launch", "exec", "--image", "two/faced", "--on", "spark2,spark3", "--dry-run", "--", "true"); r.code != 125 || !strings.Contains(r.err, "would be refused: the machines have different images under the name two/faced") {
 		t.Errorf("the same, in a dry run: %s", r)
 	}
-	says("a source that is not there", l.inBoxes("--on", "spark2", "--mount", "/nowhere", "--", "true"), "spark2: --mount /nowhere: not found here")
+	says("a source that is not there", l.inContainers("--on", "spark2", "--mount", "/nowhere", "--", "true"), "spark2: --mount /nowhere: not found here")
 	l.on("spark2", "sh", "-c", "mkdir -m 700 -p /tmp/closed/in").must(t)
-	says("a source that its user may not reach", l.inBoxes("--on", "spark2", "--user", "eve", "--mount", "/tmp/closed/in:/x", "--", "true"), "--mount /tmp/closed/in:/x", "permission denied for user eve")
-	says("more than its user has", l.inBoxes("--on", "spark2", "--user", "eve", "--docker-arg=--cap-add=SYS_PTRACE", "--", "true"), "--docker-arg --cap-add gives a container on spark2 more than eve has")
-	l.inBoxes("--on", "spark2", "--docker-arg=--cap-add=SYS_PTRACE", "--", "true").must(t)
+	says("a source that its user may not reach", l.inContainers("--on", "spark2", "--user", "eve", "--mount", "/tmp/closed/in:/x", "--", "true"), "--mount /tmp/closed/in:/x", "permission denied for user eve")
+	says("more than its user has", l.inContainers("--on", "spark2", "--user", "eve", "--docker-arg=--cap-add=SYS_PTRACE", "--", "true"), "--docker-arg --cap-add gives a container on spark2 more than eve has")
+	l.inContainers("--on", "spark2", "--docker-arg=--cap-add=SYS_PTRACE", "--", "true").must(t)
 
 	l.on("spark2", "sh", "-c", `umask 022; mkdir -p /etc/sparkrun; printf 'containers: {users: [root]}\nimages: [nvcr.io/, lab/busybox]\nmounts: [/models]\n' > /etc/sparkrun/policy.yaml`).must(t)
 	says("an image that a machine's rules do not name", l.on("spark1", "sparkrun", "launch", "exec", "--image", "two/faced", "--on", "spark2", "--", "true"), "image two/faced may not be launched on spark2: rule images, line 2")
-	says("a folder that they do not name", l.inBoxes("--on", "spark2", "--mount", "/usr", "--", "true"), "/usr may not be mounted on spark2: rule mounts, line 3")
-	l.inBoxes("--on", "spark2", "--", "true").must(t)
-	says("somebody whom they do not let have containers", l.inBoxes("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: rule containers, line 1")
+	says("a folder that they do not name", l.inContainers("--on", "spark2", "--mount", "/usr", "--", "true"), "/usr may not be mounted on spark2: rule mounts, line 3")
+	l.inContainers("--on", "spark2", "--", "true").must(t)
+	says("somebody whom they do not let have containers", l.inContainers("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: rule containers, line 1")
 	l.on("spark2", "rm", "/etc/sparkrun/policy.yaml").must(t)
-	says("somebody, without rules", l.inBoxes("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: only root may")
+	says("somebody, without rules", l.inContainers("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: only root may")
 
-	r := l.inBoxes("--dry-run", "--nodes", "2", "--mount", "/usr:/u:ro", "--", "true").must(t)
+	r := l.inContainers("--dry-run", "--nodes", "2", "--mount", "/usr:/u:ro", "--", "true").must(t)
 	for _, want := range []string{"docker run --name sparkrun-", "--network host", "--mount type=bind,src=/usr,dst=/u,readonly", "--security-opt no-new-privileges"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("a dry run: want %q: %s", want, r)
@@ -374,7 +374,7 @@ func testEngineRestarts(t *testing.T, l *lab) {
 
 func testEngineStopped(t *testing.T, l *lab) {
 	l.do("engine", "--stop", "spark3")
-	r := l.inBoxes("--nodes", "3", "--", "true")
+	r := l.inContainers("--nodes", "3", "--", "true")
 	if r.code != 125 || !strings.Contains(r.err, "spark3: open engine /var/run/docker.sock: no container engine answers") || !strings.Contains(r.err, "systemctl start docker") || !strings.Contains(r.err, "no rank was started") {
 		t.Errorf("an engine that is off: %s", r)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // A recipe of version 1 with a mod, as those of eugr/spark-vllm-docker are written.
-const boxRecipe = `recipe_version: "1"
+const containerRecipe = `recipe_version: "1"
 name: Stand-in
 model: org/model
 container: lab/vllm
@@ -51,11 +51,11 @@ func (l *lab) vllmImage(hosts ...string) {
 // A recipe is run as it lies: its image is asked how its vLLM spreads, its mod changes the
 // image's vLLM on each host, and the service goes on while the engine of either host is
 // started anew, with live-restore, and the agent there, too.
-func TestRecipeServesInBoxes(t *testing.T) {
+func TestRecipeServesInContainers(t *testing.T) {
 	t.Parallel()
 	folder := scratch(t)
 	for name, text := range map[string]string{
-		"recipes/stand-in.yaml": boxRecipe,
+		"recipes/stand-in.yaml": containerRecipe,
 		"mods/loud/run.sh":      "#!/bin/bash\nset -e\nsed -i 's/^MODS = .*/MODS = [\"loud\"]/' \"$(command -v vllm)\"\n",
 	} {
 		path := filepath.Join(folder, name)
@@ -115,6 +115,6 @@ func TestRecipeServesInBoxes(t *testing.T) {
 	}
 	l.ask(t, "spark3", first.Service.URL)
 	l.on("spark3", "sparkrun", "stop", "served").must(t)
-	l.noBoxLeft(hosts...)
+	l.noContainerLeft(hosts...)
 	l.assertNothingLeft("spark3")
 }
