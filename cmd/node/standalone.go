@@ -234,7 +234,7 @@ func (s *standalone) watch(ctx context.Context, _ wire.Caller, r wire.JobRequest
 }
 
 func (s *standalone) stop(ctx context.Context, _ wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
-	job, err := s.record.Find(r.Job)
+	job, err := s.record.Find("", r.Job)
 	if err != nil {
 		return wire.StopResponse{}, err
 	}

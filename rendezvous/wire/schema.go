@@ -88,6 +88,7 @@ type StopResponse struct {
 // answering node's copy of the record says, and Problem says so; Heard is as in Status.
 type JobsResponse struct {
 	Jobs    []rendezvous.JobStatus `json:"jobs"`
+	User    string                 `json:"user,omitempty"` // who asked
 	Problem string                 `json:"problem,omitempty"`
 	Heard   time.Time              `json:"heard,omitzero"`
 }

@@ -116,13 +116,13 @@ func (k *Ranks) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequ
 }
 
 // jobs asks the leader; without a leader it answers from this node's copy and says so.
-func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
+func (k *Ranks) jobs(ctx context.Context, c wire.Caller, r wire.Empty,
 	ask wire.Ask[wire.Empty, wire.JobsResponse]) (wire.JobsResponse, error) {
 	res, err := ask(ctx, r)
 	if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 		return res, err
 	}
-	res = wire.JobsResponse{Problem: k.cfg.Why(err).Error(), Heard: k.cfg.Failover.Raft().LastContact()}
+	res = wire.JobsResponse{User: c.User.Name, Problem: k.cfg.Why(err).Error(), Heard: k.cfg.Failover.Raft().LastContact()}
 	for _, j := range k.cfg.Record.Jobs() {
 		st := rendezvous.StatusOf(j)
 		k.localState(&st)
@@ -191,7 +191,7 @@ func (k *Ranks) findJob(ctx context.Context, c wire.Caller, text string) (job re
 	for i, j := range all.Jobs {
 		jobs[i] = j.Job
 	}
-	i, err := rendezvous.FindJob(jobs, text)
+	i, err := rendezvous.FindJob(jobs, c.User.Name, text)
 	if err != nil {
 		return rendezvous.Job{}, "", err
 	}

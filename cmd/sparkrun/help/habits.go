@@ -62,10 +62,13 @@ func HabitOfCommand(words []string) string {
 	return "for `" + best.there + "` there is " + best.here
 }
 
+// tools are those that a workload takes the place of: their meaning of a flag is meant there.
+var tools = map[string]string{"launch mpi": "mpirun", "launch torchrun": "torchrun"}
+
 // HabitOfFlag says what a flag of another tool, such as --rdzv-id or "--nproc-per-node gpu", is for a
 // command; empty: the chapter does not know it. A row whose right is no command is about launch.
 func HabitOfFlag(command, flag string, launches bool) string {
-	var own, within []string
+	var own, ofItsTool, within []string
 	flag = strings.ReplaceAll(flag, "_", "-")
 	is := func(word string) bool {
 		name, _, _ := strings.Cut(word, "=")
@@ -79,10 +82,16 @@ func HabitOfFlag(command, flag string, launches bool) string {
 		switch {
 		case !about:
 		case h.there == flag || is(there[0]):
-			own = append(own, "for `"+h.there+"` ("+h.tool+") there is "+h.here)
+			said := "for `" + h.there + "` (" + h.tool + ") there is " + h.here
+			if own = append(own, said); h.tool == tools[command] {
+				ofItsTool = append(ofItsTool, said)
+			}
 		case slices.ContainsFunc(there, is):
 			within = append(within, "for `"+h.there+"` there is "+h.here)
 		}
+	}
+	if len(ofItsTool) > 0 {
+		own = ofItsTool
 	}
 	if len(own) == 0 && len(within) > 0 {
 		return within[0]
