@@ -3,6 +3,8 @@ package diagnose
 import (
 	"strconv"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // What Open MPI's mpirun prints at its end about the MPI rank that failed first. 4.x says
@@ -12,11 +14,16 @@ import (
 var (
 	mpiAborted = compiled(`MPI_ABORT was invoked on rank (\d+) in communicator [^\n]*\n(?:[^\n]*\n)?\s*(?:with )?[Ee]rrorcode:? (-?\d+)`)
 	mpiExited  = compiled(`Process name: \[[^\n]*,(\d+)\]\s+Exit code:\s+(\d+)`)
+	// MPICH's error stack and Open MPI's, 4 and 5; each names the call.
+	mpiSpawned = compiled(`internal_Comm_spawn\(|An error occurred in MPI_Comm_spawn|PMI_Spawn_multiple returned -1`)
 	mpiKilled  = compiled(`process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+ \([^)\n]*\))`)
 )
 
 // mpirunSays names that rank and its exit; empty: it does not say.
 func mpirunSays(all string) string {
+	if mpiSpawned().MatchString(all) {
+		return launcher.NoSpawn
+	}
 	if !strings.Contains(all, "MPI_ABORT was invoked") && !strings.Contains(all, "Process name:") &&
 		!strings.Contains(all, "process rank") {
 		return ""
