@@ -242,7 +242,8 @@ func (s *standalone) stop(ctx context.Context, _ wire.Caller, r wire.StopRequest
 	if r.Grace != nil {
 		grace = *r.Grace
 	}
-	return wire.StopResponse{Job: job.Spec.ID}, s.leader.Stop(ctx, job.Spec.ID, grace, "stopped")
+	return wire.StopResponse{Job: job.Spec.ID}, s.leader.StopBy(ctx, job.Spec.ID,
+		rendezvous.Stop{Grace: grace, Reason: "stopped", Interrupt: r.Interrupt})
 }
 
 // explain shows what launch would do.

@@ -74,6 +74,8 @@ type JobRequest struct {
 type StopRequest struct {
 	Job   string         `json:"job"`
 	Grace *time.Duration `json:"grace,omitempty"`
+	// Interrupt: the ranks get INT first, as by Ctrl-C, and TERM within the grace.
+	Interrupt bool `json:"interrupt,omitempty"`
 }
 
 // StopResponse names the job that is being ended.

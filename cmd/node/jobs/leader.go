@@ -101,7 +101,8 @@ func (l *Leader) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (w
 	if r.Grace != nil {
 		grace = *r.Grace
 	}
-	return wire.StopResponse{Job: job.Spec.ID}, l.cfg.Brain.Stop(ctx, job.Spec.ID, grace, "stopped by "+c.User.Name)
+	return wire.StopResponse{Job: job.Spec.ID}, l.cfg.Brain.StopBy(ctx, job.Spec.ID,
+		rendezvous.Stop{Grace: grace, Reason: "stopped by " + c.User.Name, Interrupt: r.Interrupt})
 }
 
 // stopStrays ends, for root, the attempts of a job that run although the record does not
