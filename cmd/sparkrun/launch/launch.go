@@ -44,7 +44,8 @@ func NewCmd(a *app.App, opts *Options) *cobra.Command {
 Every machine checks that it could start its ranks, and only then any rank starts. When
 a rank fails the others are ended, and launch exits with the code of the one that failed
 first: 128+n when signal n killed it, 125 for a failure of sparkrun's own, 124 when the
-job ran out of its --timeout. Ctrl-C ends the job, and so does a closed pipe; a closed terminal leaves it running.
+job ran out of its --timeout. Ctrl-C ends the job, and so does a closed pipe, as in
+"| head"; a closed terminal leaves it running.
 
 Flags may stand before or behind the workload; the program's own come behind --. The
 guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
