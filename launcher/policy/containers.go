@@ -33,13 +33,13 @@ func (p Policy) Containers(host, user string, groups []string) error {
 	what := fmt.Sprintf("%s may not run containers on %s", user, host)
 	if w == nil {
 		return fmt.Errorf("%s: only root may until it is allowed there (as much as Docker's group gives): `sudo "+
-			"sparkrun init --containers %s`, or these lines in %s:\n%s", what, user, p.path, strings.TrimSuffix(containersRule("users", user), "\n"))
+			"sparkrun init --containers %s`, or this line in %s: %s", what, user, p.path, containersRule("users", user))
 	}
 	return fmt.Errorf("%s: rule containers, line %d of %s there, allows %s", what, w.line, p.path, w)
 }
 
 func containersRule(kind, name string) string {
-	return fmt.Sprintf("containers:\n  %s: [%s]\n", kind, name)
+	return fmt.Sprintf("containers: {%s: [%s]}", kind, name)
 }
 
 // AllowContainers writes a rule that lets a user, or else a group of that name, run ranks in containers. A file that has
@@ -70,9 +70,9 @@ func AllowContainers(path, name string) (written bool, err error) {
 	if len(text) > 0 && text[len(text)-1] != '\n' {
 		text = append(text, '\n')
 	}
-	text = append(text, containersRule(kind, name)...)
+	text = append(text, containersRule(kind, name)+"\n"...)
 	if p, err := parse(text); err != nil || p.containers == nil {
-		return false, fmt.Errorf("allow containers: %s takes no further lines: add this rule yourself:\n%s", path,
+		return false, fmt.Errorf("allow containers: %s takes no further lines: add this rule yourself: %s", path,
 			containersRule(kind, name))
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -54,7 +54,7 @@ func TestAllowContainers(t *testing.T) {
 	if p, err := Read(path); err != nil {
 		t.Error(err)
 	} else if err := p.Containers("spark1", "zeta", nil); err == nil || !strings.Contains(err.Error(),
-		"`sudo sparkrun init --containers zeta`, or these lines in "+path+":\ncontainers:\n  users: [zeta]") {
+		"`sudo sparkrun init --containers zeta`, or this line in "+path+": containers: {users: [zeta]}") {
 		t.Error(err)
 	}
 	if group.Name == me.Username { // a user's own group has the user's name: the user is meant

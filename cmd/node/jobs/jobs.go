@@ -167,7 +167,8 @@ func (k *Ranks) Prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequ
 func (k *Ranks) ownJob(ctx context.Context, c wire.Caller, text string) (rendezvous.Job, error) {
 	job, _, err := k.findJob(ctx, c, text)
 	if err == nil && c.User.UID != 0 && c.User.Name != job.Spec.User {
-		err = fmt.Errorf("reach job %s: %w: it is %s's", job.Spec.ID, wire.ErrDenied, job.Spec.User)
+		err = fmt.Errorf("reach job %s: %w: it is %s's, who may, as root may (sudo)", job.Spec.ID,
+			wire.ErrDenied, job.Spec.User)
 	}
 	return job, err
 }

@@ -95,7 +95,8 @@ func (l *Leader) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (w
 		return wire.StopResponse{}, err
 	}
 	if c.User.UID != 0 && c.User.Name != job.Spec.User {
-		return wire.StopResponse{}, fmt.Errorf("stop job %s: %w: it is %s's", job.Spec.ID, wire.ErrDenied, job.Spec.User)
+		return wire.StopResponse{}, fmt.Errorf("stop job %s: %w: it is %s's, who may, as root may (sudo)", job.Spec.ID,
+			wire.ErrDenied, job.Spec.User)
 	}
 	grace := job.Spec.Grace
 	if r.Grace != nil {
@@ -191,7 +192,8 @@ func (l *Leader) ownService(c wire.Caller, text string) (launcher.JobID, error) 
 	case err != nil:
 		return "", err
 	case c.User.UID != 0 && c.User.Name != job.Spec.User:
-		return "", fmt.Errorf("job %s: %w: it is %s's", id, wire.ErrDenied, job.Spec.User)
+		return "", fmt.Errorf("job %s: %w: it is %s's, who may, as root may (sudo)", id, wire.ErrDenied,
+			job.Spec.User)
 	case job.Spec.Service == nil:
 		return "", fmt.Errorf("job %s: %w: `sparkrun service ls` lists those", id, rendezvous.ErrNoService)
 	case job.Outcome != nil:
