@@ -127,9 +127,6 @@ func elsewhere(cmd *cobra.Command, err error) string {
 		}
 	}
 	said := help.HabitOfFlag(command, word, launches)
-	if said == "" && len(word) > 2 && word[1] != '-' { // -N2
-		said = help.HabitOfFlag(command, word[:2], launches)
-	}
 	if said == "" {
 		said = nearFlag(cmd, word)
 	}

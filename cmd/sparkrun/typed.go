@@ -89,24 +89,39 @@ func next(fs *pflag.FlagSet, words []string) (kind wordKind, n int) {
 // number is what -t gets in srun and torchrun, where it is no terminal.
 var number = regexp.MustCompile(`^[0-9][0-9:-]*$`)
 
-// foreign refuses words with one dash, such as -hostfile, that the chapter habits has.
+// foreign refuses the flags of other tools that the chapter habits has, all of them at once: a line that was pasted
+// has several. pflag would take -hostfile for eight flags, and stop at the first that it does not know.
 func foreign(cmd *cobra.Command, words []string) error {
 	command := strings.TrimPrefix(cmd.CommandPath(), "sparkrun ")
+	var said []string
+	value := false // the word before was a stranger's, and this may be its value
 	for len(words) > 0 {
 		kind, n := next(cmd.Flags(), words)
 		word := words[0]
+		name, _, holds := strings.Cut(word, "=")
 		timed := word == "-t" && len(words) > 1 && number.MatchString(words[1])
-		switch {
-		case kind == theEnd || kind == aWord:
-			return nil
-		case timed || len(word) > 2 && word[1] != '-':
-			if said := help.HabitOfFlag(command, word, true); said != "" {
-				return app.Usagef("%s: %s", word, said)
+		if kind == theEnd || kind == aWord && !value {
+			break
+		}
+		if kind == aStranger || timed || len(word) > 2 && word[0] == '-' && word[1] != '-' {
+			known := help.HabitOfFlag(command, name, true)
+			if known == "" && len(name) > 2 && name[1] != '-' { // -N2
+				known = help.HabitOfFlag(command, name[:2], true)
+			}
+			switch {
+			case known != "":
+				said = append(said, name+": "+known)
+			case kind == aStranger && len(said) == 0:
+				return nil // pflag says that it does not know it
 			}
 		}
+		value = kind == aStranger && !holds || timed
 		words = words[n:]
 	}
-	return nil
+	if len(said) == 0 {
+		return nil
+	}
+	return app.Usagef("%s has other flags: %s", cmd.CommandPath(), strings.Join(said, "; "))
 }
 
 // serverFlags puts what launch does not know, and what the engine's row calls otherwise, where it belongs: a
