@@ -25,7 +25,8 @@ type RoleSettings struct {
 // Roles gives each port its role and the reason, in the order of the ports. The whole port counts: its twins share
 // the cable. The user's choice wins; then a port belongs to a LAN if it carries the default route, is in
 // management's subnet or leads to a non-member, since RDMA over it would leave the fabric's own cables idle; then a
-// port without any link is unused.
+// port without any link is unused. A non-member beside members, on a port that has an address for them, changes
+// nothing: anybody who sends a frame into the fabric's switch could else have the cluster leave it.
 func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, why []string) {
 	named := map[int]bool{}
 	if len(settings.FabricPorts) > 0 {
@@ -43,7 +44,7 @@ func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, wh
 	for i, p := range ports {
 		role, reason := RoleFabric, "it has a link"
 		lan := lanReason(inv, subnet, p)
-		if who := settings.NonMembers[p.Slot]; lan == "" && who != "" {
+		if who := settings.NonMembers[p.Slot]; lan == "" && who != "" && !p.joinsMembers(inv) {
 			lan = fmt.Sprintf("it leads to %s, which is no member", who)
 		}
 		switch {
@@ -59,6 +60,18 @@ func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, wh
 		roles, why = append(roles, role), append(why, reason)
 	}
 	return roles, why
+}
+
+// joinsMembers reports whether the port has an IPv4 address and its probe hears a member there.
+func (p Port) joinsMembers(inv Inventory) bool {
+	heard := inv.Cabling != nil && slices.ContainsFunc(inv.Cabling.Sightings,
+		func(s Sighting) bool { return s.Slot == p.Slot && !s.Clone })
+	return heard && slices.ContainsFunc(p.Twins, func(h HCA) bool {
+		nic, _ := inv.NIC(h.Netdev)
+		return slices.ContainsFunc(nic.Addresses, func(a netip.Prefix) bool {
+			return a.Addr().Is4() && !a.Addr().IsLinkLocalUnicast()
+		})
+	})
 }
 
 // Live reports whether a twin of the port has a link: its interface a carrier, or where that is unknown, ACTIVE.

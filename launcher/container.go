@@ -58,6 +58,10 @@ const NoModelCache = "none"
 // MaxMounts bounds the mounts of a stage, and its docker options.
 const MaxMounts = 64
 
+// NoSpawn is the cause of an MPI program's end that has called MPI_Comm_spawn.
+const NoSpawn = "MPI_Comm_spawn was refused: a job has only the ranks that it was launched with: start as many as " +
+	"are needed by --nodes and --nproc-per-node"
+
 // EndedFromOutside stands between a container's name and the reason in the line that
 // sparkrun adds at the end of its rank's stderr, if the engine or a user of it ended the
 // container.

@@ -164,4 +164,6 @@ type End struct {
 	Key
 	Grace  time.Duration `json:"grace"`
 	Reason string        `json:"reason"` // for the node's log
+	// Interrupt: INT comes first, and TERM within the grace.
+	Interrupt bool `json:"interrupt,omitempty"`
 }

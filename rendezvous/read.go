@@ -151,12 +151,12 @@ func (r *Record) Job(id launcher.JobID) (Job, bool) {
 }
 
 // Find resolves a user's text to a job of the record.
-func (r *Record) Find(text string) (Job, error) {
+func (r *Record) Find(user, text string) (Job, error) {
 	if j, ok := r.Job(launcher.JobID(text)); ok {
 		return j, nil
 	}
 	jobs := r.Jobs()
-	i, err := FindJob(jobs, text)
+	i, err := FindJob(jobs, user, text)
 	if err != nil {
 		return Job{}, err
 	}
@@ -165,10 +165,10 @@ func (r *Record) Find(text string) (Job, error) {
 
 // FindJob gives the index of the job that a user's text names. The jobs are in the order
 // in which they were placed. The text is a whole id; a name, which means the unfinished
-// job of that name, else the latest; or the beginning of an id. If it fits several, the
-// user has to give an id. Every command that takes a job uses this, whichever machine it
-// asks.
-func FindJob(jobs []Job, text string) (int, error) {
+// job of that name, else the latest, and the user's own before another's; or the beginning
+// of an id. If it fits several, the user has to give an id. Every command that takes a job
+// uses this, whichever machine it asks.
+func FindJob(jobs []Job, user, text string) (int, error) {
 	if text == "" {
 		return 0, fmt.Errorf("job \"\": %w: give one: `sparkrun ps --all` lists them", ErrNoJob)
 	}
@@ -183,7 +183,10 @@ func FindJob(jobs []Job, text string) (int, error) {
 	if found := all(func(j Job) bool { return string(j.Spec.ID) == text }); len(found) > 0 {
 		return found[0], nil
 	}
-	named := all(func(j Job) bool { return j.Spec.Name == text })
+	named := all(func(j Job) bool { return j.Spec.Name == text && j.Spec.User == user })
+	if len(named) == 0 {
+		named = all(func(j Job) bool { return j.Spec.Name == text })
+	}
 	found := slices.DeleteFunc(slices.Clone(named), func(i int) bool { return jobs[i].Outcome != nil })
 	switch {
 	case len(found) == 0 && len(named) > 0:

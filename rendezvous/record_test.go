@@ -229,7 +229,7 @@ func TestFind(t *testing.T) {
 		"zzzz":  "ps --all",
 		"":      "ps --all",
 	} {
-		j, err := l.Find(text)
+		j, err := l.Find("", text)
 		got := string(j.Spec.ID)
 		if err != nil {
 			got = err.Error()
@@ -467,36 +467,43 @@ func FuzzRestore(f *testing.F) {
 		}
 		r.Apply(9, entry)
 		r.Nodes()
-		r.Find("k")
+		r.Find("", "k")
 	})
 }
 
-// A name means the job that runs under it; two have to be told apart.
+// A name means the job that runs under it, one's own before another's; two have to be told apart.
 func TestFindPrefersWhatRuns(t *testing.T) {
 	l := founded(t)
-	plan := func(id launcher.JobID) {
+	plan := func(id launcher.JobID, user string) {
 		s := specFor(id, 1)
-		s.Name = "train"
+		s.Name, s.User = "train", user
 		l.must(t, Entry{Kind: KindPlan, Job: &Job{Spec: s, Plan: Plan{Generation: 1, World: 1}, Planned: t0}})
 	}
 	end := func(id launcher.JobID) {
 		l.must(t, Entry{Kind: KindEnd,
 			End: &JobEnd{Key: launcher.Key{Job: id, Generation: 1}, Outcome: Outcome{End: Completed, At: t0}}})
 	}
-	plan("aaaa")
-	plan("bbbb")
-	if _, err := l.Find("train"); !errors.Is(err, ErrNoJob) || !strings.Contains(err.Error(), "aaaa, bbbb") {
+	plan("aaaa", "ada")
+	plan("bbbb", "ada")
+	plan("cccc", "zeta")
+	if j, err := l.Find("zeta", "train"); err != nil || j.Spec.ID != "cccc" {
+		t.Errorf("one's own: %s, %v", j.Spec.ID, err)
+	}
+	if _, err := l.Find("bob", "train"); !errors.Is(err, ErrNoJob) {
+		t.Errorf("none is bob's, and three run: %v", err)
+	}
+	if _, err := l.Find("ada", "train"); !errors.Is(err, ErrNoJob) || !strings.Contains(err.Error(), "aaaa, bbbb") {
 		t.Errorf("two run: %v", err)
 	}
 	end("bbbb")
-	if j, err := l.Find("train"); err != nil || j.Spec.ID != "aaaa" {
+	if j, err := l.Find("ada", "train"); err != nil || j.Spec.ID != "aaaa" {
 		t.Errorf("one runs: %s, %v", j.Spec.ID, err)
 	}
 	end("aaaa")
-	if j, err := l.Find("train"); err != nil || j.Spec.ID != "bbbb" {
+	if j, err := l.Find("ada", "train"); err != nil || j.Spec.ID != "bbbb" {
 		t.Errorf("none runs: %s, %v", j.Spec.ID, err)
 	}
-	if _, err := l.Find(""); !errors.Is(err, ErrNoJob) {
+	if _, err := l.Find("ada", ""); !errors.Is(err, ErrNoJob) {
 		t.Errorf("no name: %v", err)
 	}
 }

@@ -22,6 +22,9 @@ type JobService struct {
 // ErrNoService refuses what only a service can have.
 var ErrNoService = errors.New("it is not a service")
 
+// ErrNoRestart refuses to restart a service that no other attempt would follow.
+var ErrNoRestart = errors.New("it would not be started again")
+
 // Entry records it.
 func (e JobService) Entry() Entry { return Entry{Kind: KindService, Service: &e} }
 

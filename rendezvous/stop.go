@@ -12,6 +12,8 @@ type Stop struct {
 	At     time.Time     `json:"at"`    // the leader's clock
 	Grace  time.Duration `json:"grace"` // between TERM and KILL; 0 is KILL at once
 	Reason string        `json:"reason,omitempty"`
+	// Interrupt: somebody has typed Ctrl-C, so the ranks get INT first.
+	Interrupt bool `json:"interrupt,omitempty"`
 }
 
 // JobStop records a request to end a job.

@@ -115,7 +115,17 @@ func (r Request) torchAgent() []launcher.Value {
 		argv = append(argv, flag("node_rank", ref(launcher.NodeRank)), flag("master_addr", ref(launcher.Head)),
 			flag("master_port", ref(launcher.Port)))
 	}
-	switch {
+	switch attempts := r.Job.MaxRestarts; {
+	case attempts > 0: // torchrun gives its workers its own counts, of this attempt alone; scripts look whether they recover
+		argv = append(argv, launcher.Lits("--no_python", "env")...)
+		argv = append(argv, launcher.Value{{Lit: "TORCHELASTIC_RESTART_COUNT="}, ref(launcher.RestartCount)},
+			launcher.Lit("TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(attempts)))
+		if !r.Torchrun.NoPython {
+			argv = append(argv, launcher.Lits(r.python(), "-u")...)
+		}
+		if r.Torchrun.Module {
+			argv = append(argv, launcher.Lit("-m"))
+		}
 	case r.Torchrun.NoPython:
 		argv = append(argv, launcher.Lit("--no_python"))
 	case r.Torchrun.Module:

@@ -137,6 +137,11 @@ func TestGolden(t *testing.T) {
 			r.Torchrun = Torchrun{Agent: true, Rendezvous: RendezvousC10d, Module: true}
 			return r
 		}()},
+		"torchrun-agent-again": {"torchrun", func() Request {
+			r := two(request("train.py"))
+			r.Torchrun.Agent, r.Job.MaxRestarts = true, 2
+			return r
+		}()},
 		"torchrun-env": {"torchrun", func() Request {
 			r := two(request("train.py"))
 			r.Environ = append(r.Environ, "VIRTUAL_ENV=/opt/venv", "OMP_NUM_THREADS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3")

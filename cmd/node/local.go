@@ -24,7 +24,8 @@ func Dial(socket string) *wire.Client {
 				return nil, fmt.Errorf("%w: nothing listens on %s", ErrNoAgent, socket)
 			}
 			if errors.Is(err, os.ErrPermission) {
-				return nil, fmt.Errorf("open %s: %w: you must be root or in the group sparkrun", socket, wire.ErrDenied)
+				return nil, fmt.Errorf("open %s: %w: you must be root (sudo) or in the group sparkrun: `sudo "+
+					"usermod -aG sparkrun $USER`, then log in anew", socket, wire.ErrDenied)
 			}
 			return c, err
 		},

@@ -240,7 +240,7 @@ func (s *standalone) watch(ctx context.Context, _ wire.Caller, r wire.JobRequest
 }
 
 func (s *standalone) stop(ctx context.Context, _ wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
-	job, err := s.record.Find(r.Job)
+	job, err := s.record.Find("", r.Job)
 	if err != nil {
 		return wire.StopResponse{}, err
 	}
@@ -248,7 +248,8 @@ func (s *standalone) stop(ctx context.Context, _ wire.Caller, r wire.StopRequest
 	if r.Grace != nil {
 		grace = *r.Grace
 	}
-	return wire.StopResponse{Job: job.Spec.ID}, s.leader.Stop(ctx, job.Spec.ID, grace, "stopped")
+	return wire.StopResponse{Job: job.Spec.ID}, s.leader.StopBy(ctx, job.Spec.ID,
+		rendezvous.Stop{Grace: grace, Reason: "stopped", Interrupt: r.Interrupt})
 }
 
 // explain shows what launch would do.

@@ -159,7 +159,7 @@ func TestLaunchFlags(t *testing.T) {
 func TestLaunchFlagsRefused(t *testing.T) {
 	tests := map[string]string{
 		"exec --nodes 0 -- x":                "want 1 or more",
-		"exec --nodes two -- x":              "want 1 or more, or MIN:MAX such as 2:4",
+		"exec --nodes two -- x":              "want 1 or more, MIN:MAX such as 2:4, or all",
 		"exec --nodes 0:2 -- x":              "want 1 or more",
 		"exec --nodes 2: -- x":               "want 1 or more",
 		"exec --nproc-per-node -1 -- x":      "want 1 or more",
@@ -284,8 +284,8 @@ func TestExitCodes(t *testing.T) {
 					return nil
 				}}, code: 1, out: "job job has ended\n", err: "sparkrun: no such job\n"},
 		"stop nothing": {line: "stop", code: 2, err: "the job is missing"},
-		"exec without a sign": {line: "exec -it job sh -c x", code: 125,
-			err: "unknown shorthand flag: 'c' in -c: what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"},
+		"exec with a flag it lacks": {line: "exec -x job -- y", code: 125,
+			err: "unknown shorthand flag: 'x' in -x: what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"},
 		"logs at the end": {line: "logs -n 1 job",
 			g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "x"))}, out: "[0] x\n"},
 		"stop in vain": {line: "stop job",

@@ -233,9 +233,7 @@ func TestExecTTY(t *testing.T) {
 func TestExecRefused(t *testing.T) {
 	for line, want := range map[string]string{
 		"-- true":                 "the job is missing",
-		"train":                   "want one job, then -- and the command",
-		"train true":              "want one job, then -- and the command",
-		"a b -- true":             "want one job, then -- and the command",
+		"train":                   "the command is missing: sparkrun exec train -- COMMAND",
 		"train --":                "the command is missing",
 		"train --rank -1 -- true": "--rank -1: want 0 or more",
 		"train -- \xff":           "it is not UTF-8",

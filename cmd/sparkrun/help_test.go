@@ -86,37 +86,109 @@ func TestHelpCommand(t *testing.T) {
 func TestOtherToolsWords(t *testing.T) {
 	const behind = "the server's own flags come behind --: sparkrun launch "
 	for line, want := range map[string]string{
-		"srun -N 2 hostname":                      "unknown command \"srun\" for sparkrun: for `srun -N 2 ",
-		"docker run -v a:b ubuntu":                "there is `sparkrun launch exec --image IMAGE -- CMD`",
-		"rm train":                                "there is `sparkrun stop JOB`",
-		"get pods":                                "for `get pods` there is `sparkrun ps`",
-		"delete node spark2":                      "there is `sparkrun node remove HOST`",
-		"cancel train":                            "`sparkrun help habits`",
-		"node lst -q":                             "unknown command \"lst\" for sparkrun node",
-		"launch torchrn -q":                       "unknown workload \"torchrn\": did you mean torchrun?",
-		"stop -t 5 train":                         "there is `sparkrun stop --grace 60s JOB`",
-		"ps -x":                                   "unknown shorthand flag: 'x' in -x\n",
-		"launch exec -it -- bash":                 "for `-it` (docker) there is `-t`",
-		"launch exec --gres=gpu:1 -- x":           "there is `--gpus 1`",
-		"launch mpi -x A=1 -- x":                  "`-x K=V` (mpirun) there is `--env K=V`",
-		"launch torchrun --rdzv_endpoint a:1 t":   "there is nothing: all is worked out",
-		"launch torchrun --nproc-per-node gpu t":  "nothing: a Spark has one GPU",
-		"launch torchrun --nproc_per_node 0 t":    "want 1 or more\n",
-		"launch exec --gpu 1 -- x":                "did you mean --gpus?",
-		"launch exec --frobnicate -- x":           "`sparkrun help habits`",
-		"run r --max-model-len 4096":              "-o NAME=VALUE gives a recipe's value another",
-		"launch llamacpp m -ngl 99":               behind + "llamacpp MODEL -- -ngl",
-		"launch llamacpp m --rpc a:1":             "it is told where the others are",
-		"launch llamacpp -m m.gguf":               "sparkrun launch llamacpp MODEL",
-		"launch vllm m --max-model-len 4096":      behind + "vllm MODEL -- --max-model-len",
-		"launch vllm m --tensor-parallel-size 2":  "--tp N says it",
-		"launch vllm m --api-key x":               "--secret VLLM_API_KEY",
-		"launch vllm m --nnodes-per-rack 2":       behind + "vllm",
-		"launch sglang --model-path m":            "sparkrun launch sglang MODEL",
-		"launch trtllm m --gpus-per-node 1 -- -x": behind + "trtllm",
+		"srun -N 2 hostname":                        "unknown command \"srun\" for sparkrun: for `srun -N 2 ",
+		"docker run -v a:b ubuntu":                  "there is `sparkrun launch exec --image IMAGE -- CMD`",
+		"rm train":                                  "there is `sparkrun stop JOB`",
+		"get pods":                                  "for `get pods` there is `sparkrun ps`",
+		"delete node spark2":                        "there is `sparkrun node remove HOST`",
+		"cancel train":                              "there is `sparkrun stop JOB`",
+		"frobnicate":                                "`sparkrun help habits`",
+		"node lst -q":                               "unknown command \"lst\" for sparkrun node",
+		"launch torchrn -q":                         "unknown workload \"torchrn\": did you mean torchrun?",
+		"stop -t 5 train":                           "there is `sparkrun stop --grace 60s JOB`",
+		"ps -x":                                     "unknown shorthand flag: 'x' in -x\n",
+		"launch exec -it -- bash":                   "for `-it` (docker) there is `-t`",
+		"launch exec --gres=gpu:1 -- x":             "there is `--gpus 1`",
+		"launch mpi -x A=1 -- x":                    "`-x K=V` (mpirun) there is `--env K=V`",
+		"launch torchrun --rdzv_endpoint a:1 t":     "there is nothing: all is worked out",
+		"launch torchrun --nproc_per_node 0 t":      "want 1 or more\n",
+		"launch exec --gpu 1 -- x":                  "did you mean --gpus?",
+		"launch exec --frobnicate -- x":             "`sparkrun help habits`",
+		"run r --max-model-len 4096":                "-o NAME=VALUE gives a recipe's value another",
+		"launch llamacpp m --rpc a:1":               "it is told where the others are",
+		"launch vllm m --api-key x":                 "--secret VLLM_API_KEY",
+		"launch vllm m --node-rank 1":               "--on HOST,HOST says which machines",
+		"launch vllm --enforce-eager m":             behind + "vllm MODEL -- --enforce-eager",
+		"launch vllm m --node 2":                    "or --nodes?",
+		"launch mpi -hostfile h ./x":                "-hostfile: for `-hostfile F` (mpirun) there is `--on a,b`",
+		"launch mpi -machinefile h ./x":             "there is `--on a,b`",
+		"launch mpi -ppn 2 ./x":                     "there is `--nproc-per-node 2`",
+		"launch mpi -np 4 ./x":                      "(mpirun) there is `--nodes 2 --nproc-per-node 2`",
+		"launch mpi --map-by node ./x":              "in the order of `--on`",
+		"launch mpi --oversubscribe ./x":            "there may be more ranks than cores",
+		"launch mpi -genv A 1 ./x":                  "there is `--env K=V`",
+		"launch mpi -env A 1 ./x":                   "there is `--env K=V`",
+		"launch mpi -wdir /tmp ./x":                 "there is `--workdir D`",
+		"launch mpi --allow-run-as-root ./x":        "nothing: no ssh",
+		"launch exec -c 4 x":                        "there is nothing, but `--bind-to core`",
+		"launch exec -N2 x":                         "`--nodes` for machines",
+		"launch exec -o out.txt x":                  "`--output files=DIR`",
+		"launch exec -t 1:00:00 x":                  "there is `--timeout 2h`",
+		"launch torchrun -t 3 t.py":                 "(torchrun) there is nothing: all output is kept: `sparkrun logs JOB`",
+		"launch torchrun --log-dir d t.py":          "nothing: all output is kept",
+		"launch torchrun --tee 3 t.py":              "nothing: all output is kept",
+		"launch torchrun --nproc-per-node cpu t":    "want 1 or more\n",
+		"launch exec --network host -- x":           "nothing: a rank has these",
+		"launch exec --publish 80:80 -- x":          "the network is the host's: give the port alone",
+		"launch exec --mount type=bind,src=/a -- x": "write it as --mount SRC:DST",
+		"launch torchrun --rdzv-id=1 --max-restarts 2 --master_port 1 --tee 3 t.py": "--master_port: for `--master-*`",
+		"launch exec -N2 --gres gpu:1 -t 1:00 x":                                    "; --gres: for `--gres=gpu:1` (Slurm) there is `--gpus 1`; -t: for `-t 2:00:00`",
+		"run -it ubuntu bash":                                                       "for `-it` (docker) there is `-t`",
+		"list":                                                                      "for `list` there is `sparkrun ps`",
+		"upgrade":                                                                   "there is `sparkrun up --upgrade HOST...`",
+		"uninstall":                                                                 "there is `sudo sparkrun node remove --uninstall HOST`",
+		"restart llm":                                                               "there is `sparkrun service restart JOB`",
+		"top":                                                                       "there is `sparkrun ps`",
+		"torchrun t.py":                                                             "did you mean `sparkrun launch torchrun`?",
+		"service start llm":                                                         "unknown command \"start\" for sparkrun service",
+		"ps -o yaml":                                                                "want json or wide",
+		"stop --all train":                                                          "--all and train: give one of them",
 	} {
 		if code, _, errs := cli(t, apptest.Agent(), strings.Fields(line)...); code == 0 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d, %s, want %q", line, code, errs, want)
+		}
+	}
+}
+
+// What users of other tools type is taken where it has one meaning.
+func TestTyped(t *testing.T) {
+	for line, want := range map[string]string{
+		"launch vllm serve org/m --tensor-parallel-size 2 --max-model-len 8192 --nodes 2 --enforce-eager -q awq": "launch vllm " +
+			"org/m --tp=2 --nodes 2 -- --max-model-len 8192 --enforce-eager -q awq",
+		"launch --nodes 2 vllm org/m -tp 2 --max_num_seqs=4 --port 1 -- --seed 1": "launch vllm --nodes 2 org/m --tp=2 " +
+			"--port 1 -- --max_num_seqs=4 --seed 1",
+		"launch sglang --model-path org/m --tp-size=2 --context-length 4096": "launch sglang org/m --tp=2 -- --context-length 4096",
+		"launch llamacpp -m /m.gguf -ngl 99":                                 "launch llamacpp /m.gguf -- -ngl 99",
+		"launch vllm org/m --node-rank 0":                                    "launch vllm org/m --node-rank 0",
+		"launch exec -- ls -o json":                                          "launch exec -- ls -o json",
+		"exec train nvidia-smi -L":                                           "exec train -- nvidia-smi -L",
+		"exec -t train --rank 1 bash -c x":                                   "exec -t train --rank 1 -- bash -c x",
+		"exec train -- ls -l":                                                "exec train -- ls -l",
+		"ps -a -o json":                                                      "ps -a --json",
+		"status -o wide":                                                     "status",
+		"fabric --output=json":                                               "fabric --json",
+	} {
+		_, got, err := asTyped(newRootCmd(&app.App{}), strings.Fields(line))
+		if text := strings.Join(got, " "); err != nil || text != want {
+			t.Errorf("%s:\n\t%s, %v, want\n\t%s", line, text, err, want)
+		}
+	}
+	if _, got, _ := cli(t, apptest.Agent(&apptest.FakeCluster{Has: apptest.SomeJobs()}), "ps", "-q"); got == "" ||
+		strings.ContainsAny(got, " -") {
+		t.Errorf("ps -q: %q", got)
+	}
+	b := apptest.Agent(&apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"),
+		apptest.Ended(apptest.Completed))}, &apptest.FakeCluster{})
+	for line, want := range map[string]string{
+		"launch torchrun train.py --nodes 2":          "--nodes 2 stands behind train.py and goes to it",
+		"launch torchrun train.py --nnodes=2":         "--nnodes=2 stands behind train.py",
+		"launch torchrun -- train.py --nodes 2":       "",
+		"launch torchrun train.py --epochs 2":         "",
+		"launch torchrun --nproc-per-node auto train": "",
+	} {
+		if code, _, errs := cli(t, b, strings.Fields(line)...); code != 0 || want == "" && errs != "" ||
+			!strings.Contains(errs, want) {
+			t.Errorf("%s: code %d, %q, want %q", line, code, errs, want)
 		}
 	}
 }

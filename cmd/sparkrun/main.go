@@ -71,11 +71,14 @@ func run() int {
 // execute runs one command line and returns its exit code.
 func execute(ctx context.Context, a *app.App, args []string) int {
 	root := newRootCmd(a)
-	root.SetArgs(args)
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
-	cmd, err := root.ExecuteContextC(ctx)
+	cmd, args, err := asTyped(root, args)
+	if err == nil {
+		root.SetArgs(args)
+		cmd, err = root.ExecuteContextC(ctx)
+	}
 	if err == nil {
 		return 0
 	}

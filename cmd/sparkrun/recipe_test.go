@@ -368,7 +368,7 @@ func TestRunRefuses(t *testing.T) {
 	for line, want := range map[string]string{
 		"run":                              "the recipe is missing",
 		"run modded":                       "recipe @shelf/deep/modded: not trusted: it has mods (mods/fix)",
-		"run plain other":                  "what is the server's goes after --",
+		"run plain other":                  "one recipe; a program is run in an image by",
 		"run plain -o len":                 "want NAME=VALUE",
 		"run plain -o lenn=1":              "the recipe has no such value",
 		"run plain --solo":                 "there is `--nodes 1`",

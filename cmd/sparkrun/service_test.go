@@ -74,11 +74,11 @@ func TestServiceFlags(t *testing.T) {
 // A launch of a service ends when it answers: before, when only its ranks run, it does not, unless it is detached.
 func TestLaunchLeavesService(t *testing.T) {
 	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000",
-		Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
+		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Addr: "10.0.0.1:8000"}}
 	code, o, e := cli(t, apptest.Agent(&apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1),
 		apptest.Started("a"), apptest.Runs, ready)}, &apptest.FakeCluster{}),
-		strings.Fields("launch exec --serve 8000 -- x")...)
-	if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || o != "" ||
+		strings.Fields("launch exec --serve 8000 --health /health -- x")...)
+	if code != 0 || !strings.Contains(e, "sparkrun: try it: curl http://10.0.0.1:8000/health\n") || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || o != "" ||
 		!strings.Contains(e, "goes on by itself") {
 		t.Errorf("attached: code %d, stdout %q, stderr %q", code, o, e)
 	}

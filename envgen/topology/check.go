@@ -21,6 +21,7 @@ const (
 	CodeClonedNode         = "cloned-node"
 	// Of one port or device.
 	CodePortLAN          = "port-lan"
+	CodeStranger         = "stranger-on-fabric"
 	CodeNoLink           = "no-link"
 	CodeTwinMissing      = "twin-missing"
 	CodeTwinDown         = "twin-down"
@@ -70,7 +71,7 @@ func Codes() []string {
 	return []string{
 		CodeNoRDMADevice, CodeFabricPortUnknown, CodeManagementOnFabric, CodeManagementWireless, CodeDuplicateHost,
 		CodeProbeTrouble, CodeClonedNode,
-		CodePortLAN, CodeNoLink, CodeTwinMissing, CodeTwinDown, CodeCarrierNotActive, CodeNoInterface, CodeBondOnFabric,
+		CodePortLAN, CodeStranger, CodeNoLink, CodeTwinMissing, CodeTwinDown, CodeCarrierNotActive, CodeNoInterface, CodeBondOnFabric,
 		CodeMTULow, CodeLinkSpeed, CodePCIeDegraded, CodeLinkErrors, CodeRetransmits, CodeLinkDegraded,
 		CodeNoIPv4, CodeSeveralIPv4, CodeNoRoCEv2GID, CodeTwinsOneSubnet, CodePortsOneSubnet, CodeSubnetOnTwoLinks,
 		CodeDuplicateAddress, CodeOverlapsBridge, CodeOverlapsManagement, CodeOverlapsOther, CodePeerNotInSubnet,

@@ -34,6 +34,11 @@ func (c *checker) checkPort(p *port) {
 		c.checkNoLink(p)
 		return
 	}
+	if p.role == envgen.RoleFabric && p.other != "" {
+		c.add(CodeStranger, envgen.SeverityWarning, h, p, p.devices[0].Name,
+			fmt.Sprintf("%s is used by jobs, and %s, which is no member, is on its network", p.full(), p.other), p.other,
+			"unplug that host from the fabric's switch")
+	}
 	if p.role != envgen.RoleFabric || !p.RoCE() {
 		return
 	}

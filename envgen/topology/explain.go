@@ -14,6 +14,7 @@ func Explanations() []envgen.Explanation {
 		{Code: CodeProbeTrouble, Text: "the cable probe does not work there: cables are known from addresses only"},
 		{Code: CodeClonedNode, Text: "another machine says it is this node: it was copied with its state"},
 		{Code: CodePortLAN, Text: "the port serves the LAN, and jobs leave it alone"},
+		{Code: CodeStranger, Text: "a host that is no member of the cluster is on the network of a port that jobs use"},
 		{Code: CodeNoLink, Text: "a port has addresses, or a cable was seen there, and it has no link: a cable that is " +
 			"out, a far end that is off, a NIC that is set down"},
 		{Code: CodeTwinMissing, Text: "one of the two devices of a port is not there: half of its bandwidth is out of reach"},

@@ -33,6 +33,7 @@ var impacts = map[string]impact{
 	CodeProbeTrouble:       impactNone,
 	CodeClonedNode:         impactLoss,
 	CodePortLAN:            impactNone,
+	CodeStranger:           impactNone,
 	CodeNoLink:             impactLoss,
 	CodeTwinMissing:        impactNone,
 	CodeTwinDown:           impactLoss,

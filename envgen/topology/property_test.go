@@ -332,9 +332,20 @@ func TestObserved(t *testing.T) {
 		t.Errorf("shape %s, links %+v", topo.Shape, topo.Links)
 	}
 	views[0].Inventory.Cabling.NonMembers = []envgen.NonMember{{NIC: "enp1s0f0np0", Slot: slot(0), MAC: "52:54:00:00:00:01", Heard: envgen.NonMemberARP}}
+	// Anybody can send a frame: a port with an address, on which members hear each other, stays the fabric's.
 	topo = derive(t, Observed(views))
-	if p, _ := topo.Nodes[0].Port(slot(0)); p.Role != envgen.RoleLAN || topo.Shape != envgen.ShapeUnknown {
-		t.Errorf("with a stranger: role %s, shape %s", p.Role, topo.Shape)
+	if p, _ := topo.Nodes[0].Port(slot(0)); p.Role != envgen.RoleFabric || topo.Shape != envgen.ShapePair ||
+		!slices.Contains(codesOf(topo.Findings), CodeStranger) {
+		t.Errorf("with a stranger: role %s, shape %s, %v", p.Role, topo.Shape, codesOf(topo.Findings))
+	}
+	for i := range views[0].Inventory.NICs {
+		if nic := &views[0].Inventory.NICs[i]; nic.PCIVendor == envgen.VendorMellanox {
+			nic.Addresses = nil
+		}
+	}
+	topo = derive(t, Observed(views))
+	if p, _ := topo.Nodes[0].Port(slot(0)); p.Role != envgen.RoleLAN {
+		t.Errorf("with a stranger, and no address: role %s", p.Role)
 	}
 }
 

@@ -129,6 +129,7 @@ type port struct {
 	host    *host
 	role    envgen.Role
 	why     string
+	other   string // a host that is no member, heard on it; empty: none
 	live    bool
 	probed  bool // a probe listens on it
 	devices []device
@@ -172,7 +173,7 @@ func (w *world) add(at int, n Node, nonMembers map[string]string) {
 		NonMembers: nonMembers}
 	roles, why := envgen.Roles(n.Inventory, ports, settings)
 	for i, p := range ports {
-		q := &port{Port: p, id: len(w.ports), host: h, role: roles[i], why: why[i], live: p.Live(n.Inventory)}
+		q := &port{Port: p, id: len(w.ports), host: h, role: roles[i], why: why[i], other: nonMembers[p.Slot], live: p.Live(n.Inventory)}
 		for _, hca := range p.Twins {
 			q.devices = append(q.devices, newDevice(n.Inventory, p, hca))
 			// The twins share the wire: a probe on one of them hears for both.

@@ -335,7 +335,7 @@ func (t *attempt) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launche
 		t.a.cfg.Logger.Info("end ranks", "job", t.key.Job, "grace", e.Grace, "reason", e.Reason)
 		t.letGo()
 		client := t.shim
-		beside.Go(func() { t.end(ctx, client, max(e.Grace, 0)) })
+		beside.Go(func() { t.end(ctx, client, e) })
 	default: // a tombstone, refused, or still preparing
 		if t.abort != nil {
 			t.abort()
@@ -350,7 +350,7 @@ const answerWait = 3 * time.Second
 // end passes an End to the shim, which alone knows when its ranks are gone. If the shim
 // cannot be reached, the End is sent again: a lost one would leave its job ending for ever.
 // Twice does no harm, as a later End only shortens the grace.
-func (t *attempt) end(ctx context.Context, client *shim.Client, grace time.Duration) {
+func (t *attempt) end(ctx context.Context, client *shim.Client, e launcher.End) {
 	for {
 		var err error
 		if client == nil {
@@ -358,7 +358,11 @@ func (t *attempt) end(ctx context.Context, client *shim.Client, grace time.Durat
 		}
 		if err == nil {
 			answer, cancel := context.WithTimeout(ctx, answerWait)
-			err = client.End(answer, grace)
+			if e.Interrupt {
+				err = client.Interrupt(answer, max(e.Grace, 0))
+			} else {
+				err = client.End(answer, max(e.Grace, 0))
+			}
 			cancel()
 		}
 		if err == nil || ctx.Err() != nil {

@@ -30,7 +30,7 @@ func TestRefusalsNameTheThingAndTheRemedy(t *testing.T) {
 		"not executable, PATH": {stage(func(s *launcher.Stage) { s.Argv = launcher.Lits("plain"); addPath(s) }),
 			[]string{`program "plain": /`, "/plain: not executable", "chmod +x"}},
 		"no such script": {stage(func(s *launcher.Stage) { s.Files = []string{"train.py"} }),
-			[]string{"file /", "/train.py: not found", "copy it to every node"}},
+			[]string{"file /", "/train.py: not found", "have launch --stage bring it"}},
 		"script is a folder": {stage(func(s *launcher.Stage) { s.Files = []string{"folder"} }),
 			[]string{"/folder: is a directory", "name the file"}},
 		"no such workdir": {stage(func(s *launcher.Stage) { s.Workdir = "/no/such/place" }),

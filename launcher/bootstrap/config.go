@@ -31,6 +31,8 @@ type Config struct {
 	// Out takes a host, by its own hostname, out of its cluster; Down calls it once it is
 	// root there. Nil: a host in a cluster is refused.
 	Out func(ctx context.Context, host string) error
+	// Containers lets each host's login run ranks in containers.
+	Containers bool
 	// DryRun looks at the hosts and changes nothing: the steps are reported as Planned.
 	DryRun bool
 	// Tell is called from several goroutines, one call at a time for each host.

@@ -46,6 +46,7 @@ var installation = []step{
 	{"unit", false, (*host).unitToDo, always("is there"), (*host).putUnit},
 	{"group", false, (*host).groupToDo, always("may launch"), (*host).putGroup},
 	{stepCluster, false, (*host).clusterToDo, (*host).clusterIs, (*host).become},
+	{"containers", false, (*host).containersToDo, always("are not asked for"), (*host).allowContainers},
 	{"start", false, (*host).startToDo, always("runs"), (*host).start},
 	{"ready", false, always("wait until it is ready"), nil, (*host).awaitReady},
 }
@@ -216,6 +217,20 @@ func (h *host) putGroup(ctx context.Context) error {
 	}
 	if h.facts.active {
 		h.restart = cmp.Or(h.restart, newInGroup)
+	}
+	return nil
+}
+
+func (h *host) containersToDo() string {
+	if !h.cfg.Containers || h.facts.root {
+		return ""
+	}
+	return h.facts.user + " may run containers (as much as Docker's group gives)"
+}
+
+func (h *host) allowContainers(ctx context.Context) error {
+	if _, err := h.asRoot(ctx, commandTimeout, "sparkrun init --containers "+quote(h.facts.user), nil); err != nil {
+		return fmt.Errorf("allow containers: %w", err)
 	}
 	return nil
 }

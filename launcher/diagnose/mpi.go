@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
@@ -14,11 +15,16 @@ import (
 var (
 	mpiAborted = plain.Pattern(`MPI_ABORT was invoked on rank (\d+) in communicator [^\n]*\n(?:[^\n]*\n)?\s*(?:with )?[Ee]rrorcode:? (-?\d+)`)
 	mpiExited  = plain.Pattern(`Process name: \[[^\n]*,(\d+)\]\s+Exit code:\s+(\d+)`)
+	// MPICH's error stack and Open MPI's, 4 and 5; each names the call.
+	mpiSpawned = plain.Pattern(`internal_Comm_spawn\(|An error occurred in MPI_Comm_spawn|PMI_Spawn_multiple returned -1`)
 	mpiKilled  = plain.Pattern(`process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+ \([^)\n]*\))`)
 )
 
 // mpirunSays names that rank and its exit; empty: it does not say.
 func mpirunSays(all string) string {
+	if mpiSpawned().MatchString(all) {
+		return launcher.NoSpawn
+	}
 	if !strings.Contains(all, "MPI_ABORT was invoked") && !strings.Contains(all, "Process name:") &&
 		!strings.Contains(all, "process rank") {
 		return ""

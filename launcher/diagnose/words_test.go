@@ -51,6 +51,15 @@ func TestEvaluateAnExit(t *testing.T) {
 		"nothing is known": {exit: code, want: "exit 1"},
 		"the OOM killer": {exit: killed, ev: evidence{pid: 4711, kernel: kernelText},
 			want: "killed by SIGKILL (9): out of memory: the kernel's OOM killer ended it (it held 96.0 GiB)"},
+		"MPICH's spawn": {exit: launcher.Exit{Code: 15, Cause: "MPI_Abort with code 15"}, ev: evidence{lines: []string{
+			"Abort(672750351) on node 0 (rank 0 in comm 0): Fatal error in internal_Comm_spawn: Other MPI error, error stack:",
+			"internal_Comm_spawn(101)....: MPI_Comm_spawn(command=./x, argv=(nil), maxprocs=2, MPI_INFO_NULL) failed",
+			"MPID_Comm_spawn_multiple(86): Error in spawn call"}},
+			want: "MPI_Abort with code 15: " + launcher.NoSpawn},
+		"Open MPI's spawn": {exit: code, ev: evidence{lines: []string{
+			"All nodes which are allocated for this job are already filled.",
+			"[spark1:00121] *** An error occurred in MPI_Comm_spawn",
+			"[spark1:00121] *** MPI_ERR_SPAWN: could not spawn processes"}}, want: "exit 1: " + launcher.NoSpawn},
 		"docker stop": {exit: launcher.Exit{Signal: 15}, ev: evidence{lines: []string{"Connection reset by peer",
 			"sparkrun: container sparkrun-7.1-0-a-b was ended from outside: by docker stop"}},
 			want: "killed by SIGTERM (15): its container was ended from outside: by docker stop"},

@@ -1,13 +1,19 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
 // list is a rule that names what is allowed; an empty one allows nothing.
@@ -26,10 +32,56 @@ func (p Policy) Containers(host, user string, groups []string) error {
 	}
 	what := fmt.Sprintf("%s may not run containers on %s", user, host)
 	if w == nil {
-		return fmt.Errorf("%s: only root may, and users that a rule `containers` in %s there names (as those whom you "+
-			"let use Docker)", what, p.path)
+		return fmt.Errorf("%s: only root may until it is allowed there (as much as Docker's group gives): `sudo "+
+			"sparkrun init --containers %s`, or this line in %s: %s", what, user, p.path, containersRule("users", user))
 	}
 	return fmt.Errorf("%s: rule containers, line %d of %s there, allows %s", what, w.line, p.path, w)
+}
+
+func containersRule(kind, name string) string {
+	return fmt.Sprintf("containers: {%s: [%s]}", kind, name)
+}
+
+// AllowContainers writes a rule that lets a user, or else a group of that name, run ranks in containers. A file that has
+// such a rule is left to its administrator; written tells whether it had to be changed.
+func AllowContainers(path, name string) (written bool, err error) {
+	kind := "users"
+	if _, err := user.Lookup(name); err != nil {
+		if _, err := user.LookupGroup(name); err != nil {
+			return false, fmt.Errorf("allow containers: %q is neither a user nor a group of this machine", name)
+		}
+		kind = "groups"
+	}
+	p, err := Read(path)
+	if err != nil {
+		return false, err
+	}
+	if w := p.containers; w != nil {
+		if slices.Contains(w.users, name) || slices.Contains(w.groups, name) {
+			return false, nil
+		}
+		return false, fmt.Errorf("allow containers: line %d of %s has a rule already, which allows %s: add %s to it",
+			w.line, path, w, name)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("allow containers: %w", err)
+	}
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		text = append(text, '\n')
+	}
+	text = append(text, containersRule(kind, name)+"\n"...)
+	if p, err := parse(text); err != nil || p.containers == nil {
+		return false, fmt.Errorf("allow containers: %s takes no further lines: add this rule yourself: %s", path,
+			containersRule(kind, name))
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, fmt.Errorf("allow containers: %w", err)
+	}
+	if err := durable.Write(path, text, 0o644); err != nil {
+		return false, fmt.Errorf("allow containers: %w", err)
+	}
+	return true, nil
 }
 
 // Image refuses an image by its reference: the rule allows repositories

@@ -58,10 +58,10 @@ func (c *Case) readable(name, path string) error {
 		return errors.New("not found here: the job's first machine alone needs it: copy it to this one, or name one " +
 			"that has it first in --on")
 	case errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(name): // which is never in the folder of --stage
-		return errors.New("not found here: copy it to every node of the job, or have launch --stage bring it, and " +
-			"name it without its folder")
+		return errors.New("not found here: have launch --stage bring it, and name it without its folder, or copy " +
+			"it to every node of the job")
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: copy it to every node of the job, or have launch --stage bring it")
+		return errors.New("not found here: have launch --stage bring it, or copy it to every node of the job")
 	case err != nil:
 		return c.User.Cause(err)
 	case fi.IsDir():

@@ -60,10 +60,10 @@ func TestFilesThatAreNotHere(t *testing.T) {
 		"a model beside --stage": {launcher.Stage{Where: launcher.OnHead, Files: []string{"/no/q.gguf"}}, true, "file /no/q.gguf: not found here: " +
 			"the job's first machine alone needs it: copy it to this one, or name one that has it first in --on"},
 		"a script": {launcher.Stage{Files: []string{"it.py"}}, false, "file " + dir + "/it.py: not found here: " +
-			"copy it to every node of the job, or have launch --stage bring it"},
+			"have launch --stage bring it, or copy it to every node of the job"},
 		"a script to be brought": {launcher.Stage{Files: []string{"it.py"}}, true, ""},
 		"a script by its path": {launcher.Stage{Files: []string{"/no/it.py"}}, true, "file /no/it.py: not found here: " +
-			"copy it to every node of the job, or have launch --stage bring it, and name it without its folder"},
+			"have launch --stage bring it, and name it without its folder, or copy it to every node of the job"},
 		"a folder": {launcher.Stage{Where: launcher.OnHead, Files: []string{dir}}, false, "file " + dir + ": is a directory: name the file"},
 	} {
 		tc.stage.Workdir = dir

@@ -27,7 +27,7 @@ func program(_ context.Context, c *Case) error {
 		return nil
 	case name == "ray" && errors.Is(err, errNotInPath):
 		return fmt.Errorf("program \"ray\": %w (%s): install Ray on this node, or name its program with --ray PATH",
-			errNotInPath, launcher.ValueOf(c.First.Env, "PATH"))
+			errNotInPath, searchText(launcher.ValueOf(c.First.Env, "PATH")))
 	}
 	return fmt.Errorf("program %q: %w", name, err)
 }
@@ -69,7 +69,17 @@ func findProgram(u login.User, program, workdir, search string) (path string, er
 	if unfit != nil {
 		return "", unfit
 	}
-	return "", fmt.Errorf("%w (%s): install it on this node, or name it by its full path", errNotInPath, search)
+	return "", fmt.Errorf("%w (%s): install it on this node, or name it by its full path", errNotInPath, searchText(search))
+}
+
+// searchText is the beginning of a PATH, which may be pages long.
+func searchText(path string) string {
+	const shown = 3
+	dirs := filepath.SplitList(path)
+	if len(dirs) <= shown+1 {
+		return path
+	}
+	return fmt.Sprintf("%s, and %d folders more", strings.Join(dirs[:shown], ":"), len(dirs)-shown)
 }
 
 func runnable(u login.User, path string) error {

@@ -163,7 +163,7 @@ func get(ctx context.Context, url string) error {
 	switch {
 	case err != nil:
 		return errNoAnswer
-	case res.StatusCode < 200 || res.StatusCode > 399:
+	case res.StatusCode < 200 || res.StatusCode > 299: // a redirect is no answer of the server's own
 		err = fmt.Errorf("it answers %s", status(res))
 	}
 	res.Body.Close()

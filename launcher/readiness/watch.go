@@ -166,7 +166,7 @@ func (w *Watcher) healthAt(ctx context.Context, addr string) error {
 		return because(ctx, "GET "+v.Health, healthWait, err)
 	}
 	defer res.Body.Close()
-	if res.StatusCode > 399 {
+	if res.StatusCode > 299 {
 		return fmt.Errorf("GET %s: it answers %s", v.Health, status(res))
 	}
 	return nil

@@ -79,6 +79,7 @@ type attempt struct {
 	returns   []returning        // ranks that are to start again
 	endedAt   time.Time          // when the end began; zero before
 	killAt    time.Time          // end of the grace
+	termAt    time.Time          // after INT: when TERM follows; zero: it has been sent, or KILL comes at once
 	termed    map[proc.Stat]bool // processes that have had TERM
 	lastExit  time.Time
 	lastPass  time.Time // of TERM or KILL
@@ -213,12 +214,17 @@ func (a *attempt) step() {
 
 // killIfDue makes the passes of TERM and KILL that follow the first.
 func (a *attempt) killIfDue() {
+	if a.phase == ending && !a.termAt.IsZero() && a.due(a.termAt) {
+		a.termAt = time.Time{}
+		a.term()
+	}
 	if a.phase == ending && a.due(a.killAt) {
 		a.advance(killing, "the grace is over")
 		a.lastPass = time.Time{}
 	}
 	soon := a.died && a.due(a.lastPass.Add(killPause))
 	switch {
+	case a.phase == ending && soon && !a.termAt.IsZero(): // what INT has left has its time until TERM
 	case a.phase == ending && soon:
 		a.termOrphans()
 	case a.phase == killing && (soon || a.due(a.lastPass.Add(killAgain))):
@@ -425,7 +431,10 @@ func (a *attempt) endIfFailed(r *rank) {
 }
 
 // end begins the end: TERM now, KILL after grace. Later calls may only shorten the grace.
-func (a *attempt) end(grace time.Duration, why string) {
+func (a *attempt) end(grace time.Duration, why string) { a.endBy(unix.SIGTERM, grace, why) }
+
+// endBy begins with TERM, or with INT as a terminal's Ctrl-C: then TERM follows after half of the grace.
+func (a *attempt) endBy(first syscall.Signal, grace time.Duration, why string) {
 	if a.phase < ending {
 		a.reap() // what is dead by now has died by itself
 	}
@@ -438,16 +447,27 @@ func (a *attempt) end(grace time.Duration, why string) {
 		a.killAt, a.endedAt = at, time.Now()
 		a.advance(ending, why)
 		a.lastPass = time.Now()
-		if grace > 0 {
+		switch {
+		case grace == 0:
+		case first == unix.SIGINT:
+			a.termAt = a.endedAt.Add(grace / 2)
+			a.due(a.termAt)
+			a.interrupt()
+		default:
 			a.term()
 		}
-	case a.phase == ending && at.Before(a.killAt):
-		a.killAt = at
+	case a.phase == ending:
+		if at.Before(a.killAt) {
+			a.killAt = at
+		}
+		if first != unix.SIGINT && !a.termAt.IsZero() {
+			a.termAt = time.Now()
+		}
 	}
 }
 
 // endFor handles an End order. With a cause the node itself has decided to end the ranks.
-func (a *attempt) endFor(cause string, grace time.Duration) {
+func (a *attempt) endFor(cause string, first syscall.Signal, grace time.Duration) {
 	why := "told to end"
 	if cause != "" {
 		why = cause
@@ -456,7 +476,7 @@ func (a *attempt) endFor(cause string, grace time.Duration) {
 		a.reap() // what is dead by now has died by itself
 		a.cause = cause
 	}
-	a.end(grace, why)
+	a.endBy(first, grace, why)
 }
 
 // exitOf converts a child's wait status.

@@ -147,6 +147,25 @@ func TestGraceIsForChildrenToo(t *testing.T) {
 	}
 }
 
+// A Ctrl-C is INT, which Python makes a KeyboardInterrupt; what does not mind it gets TERM within the same grace.
+func TestInterruptThenTerm(t *testing.T) {
+	b := spawn(t)
+	b.start(b.sh(0, `trap 'echo saved; exit 0' INT; trap 'echo TERM' TERM; say up; while :; do sleep 0.05; done`),
+		b.sh(1, `trap '' INT; trap 'echo ended; exit 0' TERM; say up; while :; do sleep 0.05; done`))
+	b.hear()
+	b.hear()
+	began := time.Now()
+	must(t, b.c.Interrupt(b.ctx, 2*time.Second))
+	must(t, b.c.Interrupt(b.ctx, time.Hour)) // repeated, it changes nothing
+	b.events()
+	if one, two := b.log(0, "out"), b.log(1, "out"); one != "saved\n" || two != "ended\n" {
+		t.Errorf("outputs %q and %q", one, two)
+	}
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("TERM came after %s of a grace of 2 s", took)
+	}
+}
+
 func TestEndIsOnlyShortened(t *testing.T) {
 	b := spawn(t)
 	b.start(b.sh(0, "trap '' TERM; say up; while :; do sleep 1000; done"))

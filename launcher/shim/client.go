@@ -73,6 +73,13 @@ func (c *Client) End(ctx context.Context, grace time.Duration) error {
 	return c.wrap("end", err)
 }
 
+// Interrupt is End with INT first, as a terminal's Ctrl-C; TERM follows within the grace. A shim that is older sends
+// TERM.
+func (c *Client) Interrupt(ctx context.Context, grace time.Duration) error {
+	_, err := c.call(ctx, request{Op: opEnd, Sig: syscall.SIGINT, Grace: grace})
+	return c.wrap("interrupt", err)
+}
+
 // EndFor ends the attempt at once because the node has decided so: cause is in the exits of
 // the ranks that run, and ByUs is not. An attempt that is being ended already only ends
 // sooner.

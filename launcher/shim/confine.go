@@ -36,7 +36,7 @@ type confinement struct {
 	UID    *uint32
 	GID    *uint32
 	Groups []uint32
-	Path   text
+	Paths  []text // the first that can be
 	Argv   []text
 	Env    []text
 	Dir    text
@@ -108,7 +108,8 @@ func (c confinement) become() (what string, err error) {
 	if err := syscall.Chdir(string(c.Dir)); err != nil {
 		return "", err // execError checks the folder
 	}
-	return "", syscall.Exec(string(c.Path), untexts(c.Argv), untexts(c.Env))
+	argv, env := untexts(c.Argv), untexts(c.Env)
+	return "", firstOf(untexts(c.Paths), func(path string) error { return syscall.Exec(path, argv, env) })
 }
 
 // MayLimit refuses limits above this process's own if it lacks the privilege to raise them
@@ -148,7 +149,7 @@ func limitOf(n int64) uint64 {
 
 // forkConfined forks a rank that has limits or processors of its own, and waits until it
 // has exec'd. attr is as for other ranks.
-func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.ProcAttr, pmi *int) (pid int, err error) {
+func forkConfined(r Rank, paths []string, cfg Config, cg *cgroup, attr *syscall.ProcAttr, pmi *int) (pid int, err error) {
 	inR, inW, err := os.Pipe()
 	if err != nil {
 		return 0, err
@@ -173,7 +174,7 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 		return 0, err
 	}
 	c := confinement{RankOptions: r.RankOptions, CPUs: r.CPUs, UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups,
-		Path: text(path), Argv: texts(r.Argv), Env: texts(attr.Env), Dir: text(r.Dir)}
+		Paths: texts(paths), Argv: texts(r.Argv), Env: texts(attr.Env), Dir: text(r.Dir)}
 	_ = json.NewEncoder(inW).Encode(c) // a killed process reads nothing
 	told, _ := io.ReadAll(outR)
 	var s confineFailure
@@ -183,7 +184,7 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 	case json.Unmarshal(told, &s) != nil:
 		return 0, fmt.Errorf("exec %q: %s", r.Argv[0], told)
 	case s.What == "":
-		return 0, explainExec(r, path, cfg.UID, s.Errno)
+		return 0, explainExec(r, paths[0], cfg.UID, s.Errno)
 	case s.Errno == syscall.EPERM:
 		return 0, fmt.Errorf("%s: %w: the agent's own limit is lower: raise it in its unit "+
 			"(LimitNOFILE= and the like), or ask for less", s.What, s.Errno)

@@ -45,6 +45,16 @@ func (a *attempt) term() {
 	}
 }
 
+// interrupt sends INT to the ranks' process groups, as a terminal does.
+func (a *attempt) interrupt() {
+	for _, r := range a.ranks {
+		if r.running() {
+			_ = unix.Kill(-r.pid, unix.SIGINT)
+			_ = unix.Kill(-r.pid, unix.SIGCONT)
+		}
+	}
+}
+
 func termGroup(r *rank) {
 	_ = unix.Kill(-r.pid, unix.SIGTERM)
 	_ = unix.Kill(-r.pid, unix.SIGCONT)

@@ -62,7 +62,7 @@ func (a *attempt) endLease() {
 	}
 	if over := time.Duration(Uptime() - a.lease.until); over >= 0 {
 		a.log.Warn("the lease has run out", "late", over)
-		a.endFor(a.lease.cause, max(0, a.cfg.Grace-over))
+		a.endFor(a.lease.cause, unix.SIGTERM, max(0, a.cfg.Grace-over))
 	}
 }
 

@@ -421,6 +421,41 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// PATH is searched as the user's shell would: what is closed to the user hides nothing behind it, though root may
+// run it; with limits, too, which are set on the way to the exec.
+func TestPathIsTheUsers(t *testing.T) {
+	if !asRoot() {
+		return
+	}
+	top, err := os.MkdirTemp("/var/tmp", "shim-path-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(top) })
+	must(t, os.Chmod(top, 0o755))
+	path := "PATH="
+	for _, dir := range []string{"closed", "mine", "open"} {
+		must(t, os.Mkdir(filepath.Join(top, dir), 0o755))
+		must(t, os.WriteFile(filepath.Join(top, dir, "prog"), []byte("#!/bin/sh\necho "+dir+"\n"), 0o755))
+		path += filepath.Join(top, dir) + ":"
+	}
+	must(t, os.Chmod(filepath.Join(top, "closed"), 0o700))
+	must(t, os.Chmod(filepath.Join(top, "mine", "prog"), 0o700))
+	id := uint32(65534)
+	b := spawn(t, func(c *Config) { c.UID, c.GID = &id, &id })
+	limited := launcher.RankOptions{Ulimits: []launcher.Ulimit{{Name: "core"}}}
+	b.start(Rank{Rank: 0, Argv: []string{"prog"}, Env: []string{b.id, path}, Dir: "/"},
+		Rank{Rank: 1, Argv: []string{"prog"}, Env: []string{b.id, path}, Dir: "/", RankOptions: limited},
+		Rank{Rank: 2, Argv: []string{"prog"}, Env: []string{b.id, "PATH=" + filepath.Join(top, "closed")}, Dir: "/"})
+	es := exits(b.events())
+	for rank := range 2 {
+		if got := b.log(rank, "out"); got != "open\n" {
+			t.Errorf("rank %d ran %q", rank, got)
+		}
+	}
+	if got := es[2].Error; got != `exec "prog" in "/": permission denied for uid 65534` {
+		t.Errorf("closed: %q", got)
+	}
+}
+
 // Everything that a user without privilege can do is tested as one too: an engine of containers they
 // cannot start.
 func TestAsNobody(t *testing.T) {

@@ -89,27 +89,50 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *co
 	if r.Container != nil {
 		return forkContained(r, cg, mark, attr, p.theirs)
 	}
-	path, err := lookPath(r)
+	paths, err := lookPath(r)
 	if err != nil {
 		return 0, nil, err
 	}
 	if !r.RankOptions.IsZero() || len(r.CPUs) > 0 {
-		pid, err := forkConfined(r, path, cfg, cg, attr, p.theirs)
+		pid, err := forkConfined(r, paths, cfg, cg, attr, p.theirs)
 		return pid, nil, err
 	}
 	withPMI(attr, p.theirs)
-	pid, err := cg.fork(sys, func() (int, error) { return syscall.ForkExec(path, r.Argv, attr) })
+	var pid int
+	err = firstOf(paths, func(path string) (err error) {
+		pid, err = cg.fork(sys, func() (int, error) { return syscall.ForkExec(path, r.Argv, attr) })
+		return err
+	})
 	if err != nil {
-		return 0, nil, explainExec(r, path, cfg.UID, err)
+		return 0, nil, explainExec(r, paths[0], cfg.UID, err)
 	}
 	return pid, nil, nil
 }
 
-// lookPath finds argv[0] in the rank's own PATH, as the rank's shell would.
-func lookPath(r Rank) (string, error) {
+// firstOf executes the first program that the rank's user may, as execvp does: which one that is only the kernel
+// knows, by all of the user's credentials. Where none can be, the error is that of the first.
+func firstOf(paths []string, execute func(path string) error) (first error) {
+	for _, path := range paths {
+		err := execute(path)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+		if err != syscall.EACCES && err != syscall.ENOENT && err != syscall.ENOTDIR {
+			return err
+		}
+	}
+	return first
+}
+
+// lookPath finds argv[0] in the rank's own PATH, as the rank's shell would: all that it may be, in their order. A
+// folder that is closed to this process (FUSE; NFS, where root is nobody) may be open to the user.
+func lookPath(r Rank) (paths []string, err error) {
 	name := r.Argv[0]
 	if strings.Contains(name, "/") {
-		return name, nil
+		return []string{name}, nil
 	}
 	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	for _, v := range r.Env {
@@ -126,17 +149,20 @@ func lookPath(r Rank) (string, error) {
 		file := filepath.Join(dir, name)
 		st, err := os.Stat(file)
 		switch {
-		case err != nil || st.IsDir():
-		case st.Mode()&0o111 == 0:
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR), err == nil && st.IsDir():
+		case err == nil && st.Mode()&0o111 == 0:
 			found = fs.ErrPermission
 		default:
-			return file, nil
+			paths = append(paths, file)
 		}
 	}
-	if found == fs.ErrPermission {
-		return "", fmt.Errorf("exec %q: permission denied: make it executable", name)
+	switch {
+	case len(paths) > 0:
+		return paths, nil
+	case found == fs.ErrPermission:
+		return nil, fmt.Errorf("exec %q: permission denied: make it executable", name)
 	}
-	return "", fmt.Errorf("exec %q: %w", name, errNoProgram)
+	return nil, fmt.Errorf("exec %q: %w", name, errNoProgram)
 }
 
 var errNoProgram = errors.New("not found")

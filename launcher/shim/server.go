@@ -143,7 +143,7 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 	case opAgain:
 		return s.g.do(func(answer func(error)) { s.g.startAgain(req.Ranks, answer) })
 	case opEnd:
-		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Grace); answer(nil) })
+		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Sig, req.Grace); answer(nil) })
 	case opLease:
 		return s.g.do(func(answer func(error)) { answer(s.g.renew(req.Until, req.Cause)) })
 	case opSignal:

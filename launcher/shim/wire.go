@@ -61,7 +61,7 @@ type request struct {
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
 	Cause string         `json:"cause,omitempty"`    // end, lease
 	Rank  *int           `json:"rank,omitempty"`     // signal; AllRanks = all
-	Sig   syscall.Signal `json:"signal,omitempty"`   // signal
+	Sig   syscall.Signal `json:"signal,omitempty"`   // signal; end: INT, to begin with
 	From  int            `json:"from,omitempty"`     // events
 
 	Until launcher.Uptime `json:"until_ns,omitempty"` // lease

@@ -272,6 +272,11 @@ func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 // Stop ends a job: TERM, grace, KILL. Called again, it may shorten the grace. It returns once that is recorded: no
 // leader begins another generation then. Watch reports the end.
 func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duration, reason string) error {
+	return l.StopBy(ctx, id, rendezvous.Stop{Grace: grace, Reason: reason})
+}
+
+// StopBy is Stop, with INT first where the request is an interrupt.
+func (l *Leader) StopBy(ctx context.Context, id launcher.JobID, asked rendezvous.Stop) error {
 	for {
 		l.mu.Lock()
 		r := l.runs[id]
@@ -290,7 +295,7 @@ func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duratio
 			return fmt.Errorf("stop job %s: %w", id, ErrOver) // as in admit
 		}
 		answer := make(chan error, 1)
-		r.post(func() { answer <- r.stop(grace, reason) })
+		r.post(func() { answer <- r.stop(asked) })
 		select {
 		case err := <-answer:
 			return err

@@ -245,9 +245,9 @@ func (r *run) rankIs(p *placement, st launcher.RankStatus) {
 
 // stop records a request to end the job, then carries it out. Like Plan and End it is recorded from the loop, so
 // that no generation begins in between.
-func (r *run) stop(grace time.Duration, reason string) error {
-	if r.asked == nil || grace < r.asked.Grace {
-		asked := rendezvous.Stop{At: time.Now(), Grace: grace, Reason: reason}
+func (r *run) stop(asked rendezvous.Stop) error {
+	if r.asked == nil || asked.Grace < r.asked.Grace {
+		asked.At = time.Now()
 		if err := r.l.cfg.Recorder.Stop(r.l.ctx, rendezvous.JobStop{Job: r.job.Spec.ID, Stop: asked}); err != nil {
 			return fmt.Errorf("stop job %s: %w", r.job.Spec.ID, err)
 		}

@@ -387,7 +387,8 @@ func (r *run) teardown() {
 		}
 		grace := r.grace
 		p.ending = &grace
-		r.send(p, launcher.Order{End: &launcher.End{Key: r.job.Key(), Grace: grace, Reason: r.verdict.Cause}})
+		r.send(p, launcher.Order{End: &launcher.End{Key: r.job.Key(), Grace: grace, Reason: r.verdict.Cause,
+			Interrupt: r.asked != nil && r.asked.Interrupt && r.verdict.End == rendezvous.Stopped}})
 	}
 }
 

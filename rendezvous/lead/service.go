@@ -180,6 +180,47 @@ func (r *run) againText(next rendezvous.Next, out rendezvous.Outcome) string {
 // Autostart records whether a service comes back after all its machines were off.
 func (l *Leader) Autostart(ctx context.Context, id launcher.JobID, on bool,
 	record func(context.Context, rendezvous.JobService) error) error {
+	return l.ask(ctx, id, func(r *run) error { // in the loop, so that no generation begins with the old value
+		err := record(l.ctx, rendezvous.JobService{Job: id, Autostart: on})
+		if err == nil {
+			l.mu.Lock()
+			r.job.Spec = rendezvous.WithAutostart(r.job.Spec, on)
+			l.mu.Unlock()
+		}
+		return err
+	})
+}
+
+// Restart ends a service's ranks so that it is started again, as when it is wedged.
+func (l *Leader) Restart(ctx context.Context, id launcher.JobID, reason string) error {
+	return l.ask(ctx, id, func(r *run) error { return r.restart(reason) })
+}
+
+// restart is refused where no other attempt would follow: a person stops and launches such a service.
+func (r *run) restart(reason string) error {
+	v, refused := r.job.Spec.Service, ""
+	switch {
+	case v == nil:
+		return fmt.Errorf("restart job %s: %w", r.job.Spec.ID, rendezvous.ErrNoService)
+	case r.verdict != nil || r.proposed != nil || r.wait != nil: // it is being ended, or its next attempt waits
+		return nil
+	case v.Restarts == 0:
+		refused = "it was launched with --restart no"
+	case r.job.RecentFaults(time.Now()) >= v.Restarts:
+		refused = "its " + v.RestartText() + " are used up"
+	case !r.serves() || !r.wasReady():
+		refused = "it has not answered yet"
+	}
+	if refused != "" {
+		return fmt.Errorf("restart job %s: %w: %s; `sparkrun stop %[1]s` ends it, to be launched again", r.job.Spec.ID,
+			rendezvous.ErrNoRestart, refused)
+	}
+	r.decide(failed(reason))
+	return nil
+}
+
+// ask has a job's own loop answer.
+func (l *Leader) ask(ctx context.Context, id launcher.JobID, fn func(*run) error) error {
 	l.mu.Lock()
 	r, over := l.runs[id], l.over || l.ctx.Err() != nil
 	l.mu.Unlock()
@@ -190,15 +231,7 @@ func (l *Leader) Autostart(ctx context.Context, id launcher.JobID, on bool,
 		return fmt.Errorf("job %s: %w", id, rendezvous.ErrJobEnded)
 	}
 	answer := make(chan error, 1)
-	r.post(func() { // in the loop, so that no generation begins with the old value
-		err := record(l.ctx, rendezvous.JobService{Job: id, Autostart: on})
-		if err == nil {
-			l.mu.Lock()
-			r.job.Spec = rendezvous.WithAutostart(r.job.Spec, on)
-			l.mu.Unlock()
-		}
-		answer <- err
-	})
+	r.post(func() { answer <- fn(r) })
 	select {
 	case err := <-answer:
 		return err

@@ -2,6 +2,7 @@ package lead
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -436,6 +437,42 @@ func TestServiceStays(t *testing.T) {
 			t.Error(d)
 		}
 		w.nodes[1].heal()
+		stopped(t, w, "aaaa")
+	})
+}
+
+// A person restarts a service as often as --restart allows, once it has answered.
+func TestServiceRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		kept, again := servingJob("aaaa", 1), servingJob("bbbb", 1)
+		again.Service.Restarts = 1
+		r := launched(t, w, kept)
+		if err := r.leader.Launch(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		for id, want := range map[launcher.JobID]string{"bbbb": "", "none": "the job has ended"} {
+			err := r.leader.Restart(t.Context(), id, "restarted by alice")
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s: %v, want %q", id, err, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		if err := r.leader.Restart(t.Context(), "bbbb", "restarted by alice"); !errors.Is(err, rendezvous.ErrNoRestart) {
+			t.Errorf("used up: %v", err)
+		}
+		if a, b := generationAt(t, w, "aaaa", 0), generationAt(t, w, "bbbb", 0); a != 1 || b != 2 {
+			t.Errorf("generations %d and %d", a, b)
+		}
+		for _, st := range r.leader.Jobs() {
+			if state, text := st.ServiceState(); state != "ready" {
+				t.Errorf("%s is %s: %s", st.Spec.ID, state, text)
+			}
+		}
+		if err := r.leader.Stop(t.Context(), "bbbb", 0, "stopped by alice"); err != nil {
+			t.Fatal(err)
+		}
 		stopped(t, w, "aaaa")
 	})
 }

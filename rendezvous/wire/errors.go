@@ -62,6 +62,7 @@ var codes = []struct {
 	{"no-job", rendezvous.ErrNoJob, http.StatusNotFound},
 	{"job-ended", rendezvous.ErrJobEnded, http.StatusConflict},
 	{"no-service", rendezvous.ErrNoService, http.StatusConflict},
+	{"no-restart", rendezvous.ErrNoRestart, http.StatusConflict},
 	{"no-node", rendezvous.ErrNoNode, http.StatusNotFound},
 	{"cannot-place", rendezvous.ErrCannotPlace, http.StatusConflict},
 	{"fabric-unfit", rendezvous.ErrFabricUnfit, http.StatusConflict},

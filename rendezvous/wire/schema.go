@@ -76,6 +76,8 @@ type JobRequest struct {
 type StopRequest struct {
 	Job   string         `json:"job"`
 	Grace *time.Duration `json:"grace,omitempty"`
+	// Interrupt: the ranks get INT first, as by Ctrl-C, and TERM within the grace.
+	Interrupt bool `json:"interrupt,omitempty"`
 }
 
 // StopResponse names the job that is being ended.
@@ -98,6 +100,7 @@ func (r JobsRequest) Wants(j rendezvous.JobStatus) bool { return !r.Open || j.Ou
 // answering node's copy of the record says, and Problem says so; Heard is as in Status.
 type JobsResponse struct {
 	Jobs    []rendezvous.JobStatus `json:"jobs"`
+	User    string                 `json:"user,omitempty"` // who asked
 	Problem string                 `json:"problem,omitempty"`
 	Heard   time.Time              `json:"heard,omitzero"`
 }

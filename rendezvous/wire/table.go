@@ -23,6 +23,8 @@ var (
 		Does: "all jobs, oldest first"})
 	Service = unary[ServiceRequest, ServiceResponse](Row{Name: "service", Who: users, To: leader, Audit: "service",
 		Does: "whether a service comes back after all its machines were off"})
+	Restart = unary[JobRequest, ServiceResponse](Row{Name: "restart", Who: users, To: leader, Audit: "restart",
+		Does: "end a service's ranks and start it anew; it counts as one of its --restart"})
 	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
 		Does: "the output of a job's ranks, from every node that has some"})
 	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,

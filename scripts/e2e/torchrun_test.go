@@ -30,6 +30,18 @@ func testRealTorchrun(t *testing.T, l *lab) {
 	if err := os.WriteFile(bad, []byte(failing), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	again := filepath.Join(scratch(t), "again.py") // recovers in its second attempt, by what torchrun's scripts look at
+	if err := os.WriteFile(again, []byte(`import os, sys
+n, most = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["TORCHELASTIC_MAX_RESTARTS"]
+print("attempt", n, "of", most, flush=True)
+sys.exit(n == "0")
+`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r = torchrun("--max-restarts", "2", "--", again).must(t)
+	if strings.Count(r.out, "attempt 1 of 2") != 2 {
+		t.Errorf("a script that recovers: %s", r)
+	}
 	r = torchrun("--", bad, "raise")
 	if r.code != 1 || !strings.Contains(r.err, "RuntimeError: out of luck") || !strings.Contains(r.err, "on spark3: exit 1") {
 		t.Errorf("a worker that fails: %s", r)

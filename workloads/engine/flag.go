@@ -93,6 +93,30 @@ func (e Engine) Instead(word string) string {
 	return ""
 }
 
+// Ours tells what launch calls the server's flag that words begin with; the model has no name. It gives the value
+// that the first word holds, or else the second one.
+func (e Engine) Ours(words []string) (name, value string, holds, is bool) {
+	for _, f := range []struct {
+		flag Flag
+		name string
+	}{{e.TP, "--tp"}, {e.PP, "--pp"}, {e.DP, "--dp"}, {e.Recipes.Model, ""}} {
+		value, holds, is := f.flag.Is(words[0])
+		switch {
+		case !is:
+		case holds:
+			return f.name, value, true, true
+		case len(words) > 1:
+			return f.name, words[1], false, true
+		}
+	}
+	return "", "", false, false
+}
+
+// Verb tells whether a word is what the server's own command line has before the model, as in vllm serve.
+func (e Engine) Verb(word string) bool {
+	return slices.ContainsFunc(e.Recipes.Commands, func(c []string) bool { return slices.Contains(c[1:], word) })
+}
+
 // without leaves the flag and its value out.
 func (f Flag) without(words []string) (rest []string) {
 	for i := 0; i < len(words); i++ {

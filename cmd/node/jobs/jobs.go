@@ -116,13 +116,13 @@ func (k *Ranks) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequ
 }
 
 // jobs asks the leader; without a leader it answers from this node's copy and says so.
-func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.JobsRequest,
+func (k *Ranks) jobs(ctx context.Context, c wire.Caller, r wire.JobsRequest,
 	ask wire.Ask[wire.JobsRequest, wire.JobsResponse]) (wire.JobsResponse, error) {
 	res, err := ask(ctx, r)
 	if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 		return res, err
 	}
-	res = wire.JobsResponse{Problem: k.cfg.Why(err).Error(), Heard: k.cfg.Failover.Raft().LastContact()}
+	res = wire.JobsResponse{User: c.User.Name, Problem: k.cfg.Why(err).Error(), Heard: k.cfg.Failover.Raft().LastContact()}
 	for _, j := range k.cfg.Record.Jobs() {
 		st := rendezvous.StatusOf(j)
 		k.localState(&st)
@@ -169,7 +169,8 @@ func (k *Ranks) Prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequ
 func (k *Ranks) ownJob(ctx context.Context, c wire.Caller, text string) (rendezvous.Job, error) {
 	job, _, err := k.findJob(ctx, c, text)
 	if err == nil && c.User.UID != 0 && c.User.Name != job.Spec.User {
-		err = fmt.Errorf("reach job %s: %w: it is %s's", job.Spec.ID, wire.ErrDenied, job.Spec.User)
+		err = fmt.Errorf("reach job %s: %w: it is %s's, who may, as root may (sudo)", job.Spec.ID,
+			wire.ErrDenied, job.Spec.User)
 	}
 	return job, err
 }
@@ -193,7 +194,7 @@ func (k *Ranks) findJob(ctx context.Context, c wire.Caller, text string) (job re
 	for i, j := range all.Jobs {
 		jobs[i] = j.Job
 	}
-	i, err := rendezvous.FindJob(jobs, text)
+	i, err := rendezvous.FindJob(jobs, c.User.Name, text)
 	if err != nil {
 		return rendezvous.Job{}, "", err
 	}

@@ -38,11 +38,13 @@ func Lead(cfg LeaderConfig) *Leader { return &Leader{cfg} }
 func (l *Leader) Calls() []wire.Call {
 	return []wire.Call{
 		wire.Launch.Serve(l.launch), wire.Watch.Serve(l.watch), wire.Explain.Serve(l.explain),
-		wire.Stop.Serve(l.stop), wire.Service.Serve(l.service), wire.Jobs.Serve(l.jobs),
+		wire.Stop.Serve(l.stop), wire.Service.Serve(l.service), wire.Restart.Serve(l.restart), wire.Jobs.Serve(l.jobs),
 	}
 }
 
-func (l *Leader) find(text string) (rendezvous.Job, error) { return l.cfg.Ranks.cfg.Record.Find(text) }
+func (l *Leader) find(c wire.Caller, text string) (rendezvous.Job, error) {
+	return l.cfg.Ranks.cfg.Record.Find(c.User.Name, text)
+}
 
 // near is the member that a job should preferably be close to: the one where its user
 // typed. A remote client's user is near none, whichever member it has dialled.
@@ -75,9 +77,9 @@ func (l *Leader) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest
 	return l.cfg.Brain.Watch(ctx, r.Spec.ID, tell)
 }
 
-func (l *Leader) watch(ctx context.Context, _ wire.Caller, r wire.JobRequest,
+func (l *Leader) watch(ctx context.Context, c wire.Caller, r wire.JobRequest,
 	tell func(rendezvous.Progress) error) error {
-	job, err := l.find(r.Job)
+	job, err := l.find(c, r.Job)
 	if err != nil {
 		return err
 	}
@@ -85,7 +87,7 @@ func (l *Leader) watch(ctx context.Context, _ wire.Caller, r wire.JobRequest,
 }
 
 func (l *Leader) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
-	job, err := l.find(r.Job)
+	job, err := l.find(c, r.Job)
 	if hosts := l.stopStrays(c, r, job); len(hosts) > 0 {
 		return wire.StopResponse{Job: launcher.JobID(cmp.Or(string(job.Spec.ID), r.Job)), Strays: hosts}, nil
 	}
@@ -93,13 +95,15 @@ func (l *Leader) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (w
 		return wire.StopResponse{}, err
 	}
 	if c.User.UID != 0 && c.User.Name != job.Spec.User {
-		return wire.StopResponse{}, fmt.Errorf("stop job %s: %w: it is %s's", job.Spec.ID, wire.ErrDenied, job.Spec.User)
+		return wire.StopResponse{}, fmt.Errorf("stop job %s: %w: it is %s's, who may, as root may (sudo)", job.Spec.ID,
+			wire.ErrDenied, job.Spec.User)
 	}
 	grace := job.Spec.Grace
 	if r.Grace != nil {
 		grace = *r.Grace
 	}
-	return wire.StopResponse{Job: job.Spec.ID}, l.cfg.Brain.Stop(ctx, job.Spec.ID, grace, "stopped by "+c.User.Name)
+	return wire.StopResponse{Job: job.Spec.ID}, l.cfg.Brain.StopBy(ctx, job.Spec.ID,
+		rendezvous.Stop{Grace: grace, Reason: "stopped by " + c.User.Name, Interrupt: r.Interrupt})
 }
 
 // stopStrays ends, for root, the attempts of a job that run although the record does not
@@ -163,32 +167,50 @@ func (l *Leader) prepared(ctx context.Context, c wire.Caller, a wire.NodePlanReq
 
 // service records whether a service is started again after all its machines were off.
 func (l *Leader) service(ctx context.Context, c wire.Caller, r wire.ServiceRequest) (wire.ServiceResponse, error) {
-	job, err := l.find(r.Job)
-	id := job.Spec.ID
-	switch {
-	case err != nil:
+	id, err := l.ownService(c, r.Job)
+	if err != nil {
 		return wire.ServiceResponse{}, err
-	case c.User.UID != 0 && c.User.Name != job.Spec.User:
-		return wire.ServiceResponse{}, fmt.Errorf("job %s: %w: it is %s's", id, wire.ErrDenied, job.Spec.User)
-	case job.Spec.Service == nil:
-		return wire.ServiceResponse{}, fmt.Errorf("job %s: %w: `sparkrun service ls` lists those",
-			id, rendezvous.ErrNoService)
-	case job.Outcome != nil:
-		return wire.ServiceResponse{}, fmt.Errorf("job %s: %w", id, rendezvous.ErrJobEnded)
 	}
 	err = l.cfg.Brain.Autostart(ctx, id, r.Autostart, l.cfg.Failover.Recorder(l.cfg.Term).Service)
 	return wire.ServiceResponse{Job: id, OnlyOn: l.cfg.Failover.OnlyHere(ctx)}, err
 }
 
+// restart has a service end its ranks and start anew.
+func (l *Leader) restart(ctx context.Context, c wire.Caller, r wire.JobRequest) (wire.ServiceResponse, error) {
+	id, err := l.ownService(c, r.Job)
+	if err == nil {
+		err = l.cfg.Brain.Restart(ctx, id, "restarted by "+c.User.Name)
+	}
+	return wire.ServiceResponse{Job: id, OnlyOn: l.cfg.Failover.OnlyHere(ctx)}, err
+}
+
+// ownService finds a service that its caller may act on.
+func (l *Leader) ownService(c wire.Caller, text string) (launcher.JobID, error) {
+	job, err := l.find(c, text)
+	id := job.Spec.ID
+	switch {
+	case err != nil:
+		return "", err
+	case c.User.UID != 0 && c.User.Name != job.Spec.User:
+		return "", fmt.Errorf("job %s: %w: it is %s's, who may, as root may (sudo)", id, wire.ErrDenied,
+			job.Spec.User)
+	case job.Spec.Service == nil:
+		return "", fmt.Errorf("job %s: %w: `sparkrun service ls` lists those", id, rendezvous.ErrNoService)
+	case job.Outcome != nil:
+		return "", fmt.Errorf("job %s: %w", id, rendezvous.ErrJobEnded)
+	}
+	return id, nil
+}
+
 // jobs lists them once this node has proven that it still leads; for each it says which
 // of its machines the management network does not reach.
-func (l *Leader) jobs(ctx context.Context, _ wire.Caller, r wire.JobsRequest) (wire.JobsResponse, error) {
+func (l *Leader) jobs(ctx context.Context, c wire.Caller, r wire.JobsRequest) (wire.JobsResponse, error) {
 	if err := l.cfg.Failover.Raft().Verify(ctx); err != nil {
 		return wire.JobsResponse{}, err
 	}
 	all := slices.DeleteFunc(l.cfg.Brain.Jobs(), func(j rendezvous.JobStatus) bool { return !r.Wants(j) })
 	markFabricOnly(all, l.cfg.FabricOnly())
-	return wire.JobsResponse{Jobs: all}, nil
+	return wire.JobsResponse{Jobs: all, User: c.User.Name}, nil
 }
 
 func markFabricOnly(all []rendezvous.JobStatus, hosts []string) {

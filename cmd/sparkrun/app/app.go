@@ -71,6 +71,11 @@ func Group(cmd *cobra.Command) {
 		if len(s) > 0 {
 			near = fmt.Sprintf(": did you mean %s?", strings.Join(s, " or "))
 		}
+		for _, c := range cmd.Commands() { // vllm, for launch vllm
+			if sub, _, err := c.Find(args); err == nil && sub != c && !cmd.HasParent() && c.Name() == "launch" {
+				near = fmt.Sprintf(": did you mean `sparkrun launch %s`?", args[0])
+			}
+		}
 		if known := help.HabitOfCommand(args); known != "" && !cmd.HasParent() {
 			near = ": " + known + "; `sparkrun help habits` has more"
 		}

@@ -96,6 +96,9 @@ func (p Published) String() string {
 }
 
 func (p Published) Set(text string) error {
+	if strings.Contains(text, ":") { // docker's HOST:CONTAINER
+		return errors.New("the network is the host's: give the port alone")
+	}
 	ports, err := launcher.ParsePorts(text)
 	if err == nil {
 		*p.All = append(*p.All, ports)
@@ -122,6 +125,19 @@ func (p Positive) Set(text string) error {
 	}
 	*p.N = n
 	return nil
+}
+
+// RanksEach is a flag's ranks on each machine. torchrun's words for one on each GPU are taken: a Spark has one.
+type RanksEach struct{ N *int }
+
+func (r RanksEach) Type() string   { return "int" }
+func (r RanksEach) String() string { return Positive(r).String() }
+
+func (r RanksEach) Set(text string) error {
+	if text == "gpu" || text == "auto" {
+		text = "1"
+	}
+	return Positive(r).Set(text)
 }
 
 // RankList is a flag's ranks: 3, 0,4 or 0-3, as Slurm writes them.
@@ -191,15 +207,20 @@ func FabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
 		"a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
 }
 
-// NodeCount is a flag's number of machines: N, or MIN:MAX as for torchrun.
+// NodeCount is a flag's number of machines: N, MIN:MAX as for torchrun, or all that are there.
 type NodeCount struct{ Least, Most *int }
 
-func (n NodeCount) Type() string { return "N|MIN:MAX" }
+// allNodes is more than any cluster of Sparks has.
+const allNodes = 4096
+
+func (n NodeCount) Type() string { return "N|MIN:MAX|all" }
 
 func (n NodeCount) String() string {
 	switch {
 	case n.Most == nil || *n.Most == 0:
 		return ""
+	case *n.Least == 1 && *n.Most == allNodes:
+		return "all"
 	case *n.Least != 0:
 		return fmt.Sprintf("%d:%d", *n.Least, *n.Most)
 	}
@@ -207,6 +228,10 @@ func (n NodeCount) String() string {
 }
 
 func (n NodeCount) Set(text string) error {
+	if text == "all" {
+		*n.Least, *n.Most = 1, allNodes
+		return nil
+	}
 	least, most, elastic := strings.Cut(text, ":")
 	err := Positive{n.Most}.Set(most)
 	if !elastic {
@@ -216,7 +241,7 @@ func (n NodeCount) Set(text string) error {
 		err = Positive{n.Least}.Set(least)
 	}
 	if err != nil {
-		return fmt.Errorf("want 1 or more, or MIN:MAX such as 2:4")
+		return fmt.Errorf("want 1 or more, MIN:MAX such as 2:4, or all")
 	}
 	return nil
 }

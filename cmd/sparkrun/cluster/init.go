@@ -8,9 +8,13 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher/policy"
 )
 
-type initOptions struct{ node node.Config }
+type initOptions struct {
+	node       node.Config
+	containers string
+}
 
 // NewInitCmd makes `sparkrun init`.
 func NewInitCmd(a *app.App) *cobra.Command {
@@ -23,19 +27,36 @@ and the key of its gossip, all below /var/lib/sparkrun. Other machines come in b
 a token (sparkrun token create, sparkrun join).
 
 It starts nothing: the agent does the work, as a service or by sparkrun agent. It
-changes nothing on a machine that is in a cluster already.`,
+changes nothing on a machine that is in a cluster already, but for --containers, which
+lets a user or a group of this machine run ranks in containers: as much as Docker's group
+gives, which is root in effect. It is written into /etc/sparkrun/policy.yaml.`,
 		Example: `  sudo sparkrun init
   sudo systemctl start sparkrun
-  sudo sparkrun init --management enP7s7`,
+  sudo sparkrun init --management enP7s7
+  sudo sparkrun init --containers zeta`,
 		Args: app.Takes(0, ""),
 		RunE: app.Running(a, opts, runInit),
 	}
 	app.NodeFlags(cmd.Flags(), &opts.node)
+	cmd.Flags().StringVar(&opts.containers, "containers", "", "let `USER|GROUP` run ranks in containers here")
 	return cmd
 }
 
 func runInit(ctx context.Context, a *app.App, o initOptions) error {
-	f, err := node.Init(ctx, nodeConfig(a, o.node))
+	c := nodeConfig(a, o.node)
+	if o.containers != "" {
+		written, err := policy.AllowContainers(c.Paths.Policy, o.containers)
+		if err != nil {
+			return err
+		}
+		if written {
+			a.Say(fmt.Sprintf("%s may run containers here: %s has it", o.containers, c.Paths.Policy))
+		}
+		if in, err := c.Paths.Folder().Enrolled(); in || err != nil {
+			return err
+		}
+	}
+	f, err := node.Init(ctx, c)
 	if err != nil {
 		return err
 	}

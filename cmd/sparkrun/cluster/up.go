@@ -42,7 +42,10 @@ type upOptions struct {
 	older   bool
 	dryRun  bool
 	json    bool
-	given   []string // its flags, to be typed again
+	// containers: the logins may run containers; asked: the flag was given
+	containers, asked bool
+
+	given []string // its flags, to be typed again
 }
 
 func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
@@ -82,6 +85,7 @@ The exit code is 1 if a host has failed. sparkrun help install has the rest.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.targets, opts.given = args, flagsGiven(cmd.Flags())
+			opts.asked = cmd.Flags().Changed("containers")
 			return app.Running(a, opts, runUp)(cmd, args)
 		},
 	}
@@ -89,6 +93,8 @@ The exit code is 1 if a host has failed. sparkrun help install has the rest.`,
 	cmd.Flags().StringVar(&opts.release, "release", "", "the folder with the programs to install")
 	cmd.Flags().BoolVar(&opts.upgrade, "upgrade", false, "replace another release on members")
 	cmd.Flags().BoolVar(&opts.older, "downgrade", false, "with --upgrade: also where the release there is a newer one")
+	cmd.Flags().BoolVar(&opts.containers, "containers", false, "let the logins run ranks in containers, as much as "+
+		"Docker's group gives (default: it is asked at a terminal)")
 	cmd.Flags().BoolVar(&opts.dryRun, "dry-run", false, "look at the hosts, and change nothing")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return cmd
@@ -119,6 +125,11 @@ func runUp(ctx context.Context, a *app.App, o upOptions) error {
 	if err != nil {
 		return err
 	}
+	if !o.asked && !o.dryRun && !o.json && !o.upgrade && ssh.Ask != nil {
+		if o.containers, err = askContainers(ctx, a); err != nil {
+			return err
+		}
+	}
 	cluster, err := ownCluster(ctx, a, show)
 	if err != nil {
 		return err
@@ -131,7 +142,7 @@ func runUp(ctx context.Context, a *app.App, o upOptions) error {
 		Targets: o.targets, SSH: ssh, Binary: binaries(a, o.release), Unit: scripts.Unit,
 		Cluster: cluster, ClusterOf: membership.ClusterOf,
 		Ports:   []int{membership.DefaultRPCPort, membership.DefaultGossipPort},
-		Upgrade: upgrade, DryRun: o.dryRun, Tell: show.take,
+		Upgrade: upgrade, Containers: o.containers, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return app.Usagef("%v", err)
@@ -191,6 +202,14 @@ func sshOf(a *app.App, o sshOptions, show *upView) (bootstrap.SSH, error) {
 		}
 	}
 	return s, nil
+}
+
+// askContainers asks for what a server of models from an image takes.
+func askContainers(ctx context.Context, a *app.App) (bool, error) {
+	fmt.Fprintln(a.Err, `Servers of models run in containers. Who may start those has as much as Docker's group gives: root,
+in effect. Without it "sparkrun launch vllm" takes sudo.`)
+	text, err := a.AskLine(ctx, "May your login run containers on these machines? (yes/no) ")
+	return strings.TrimSpace(text) == "yes", err
 }
 
 func askHostKey(ctx context.Context, a *app.App, host, kind, print string) (bool, error) {

@@ -169,6 +169,9 @@ func (f *Follower) handle(p rendezvous.Progress, seen sieve) error {
 		}
 	case rendezvous.StepServes:
 		if p.Service != nil && p.Service.State == launcher.ServiceReady {
+			if try := tryIt(f.Spec, p.Service.Addr); try != "" && !f.serves.Is() {
+				f.Say("try it: " + try)
+			}
 			f.running.Set()
 			f.serves.Set()
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // goesOn says what happens to a job that launch leaves.
@@ -26,8 +27,8 @@ func (f *Follower) goesOn() string {
 		"ends it", f.Spec.ID)
 }
 
-// OutputBroken is for when the reader of our output has gone, which says nothing about
-// the job. It exits like a program that SIGPIPE killed, as in `yes | head`.
+// OutputBroken is for when our output cannot be written, which says nothing about the
+// job. It exits like a program that SIGPIPE killed, as in `yes | head`.
 func (f *Follower) OutputBroken(err error, ended bool) int {
 	if !ended {
 		f.Say(fmt.Sprintf("%v: %s", err, f.goesOn()))
@@ -36,6 +37,38 @@ func (f *Follower) OutputBroken(err error, ended bool) int {
 		return app.ExitOf(syscall.SIGPIPE)
 	}
 	return launcher.ExitOwnFailure
+}
+
+// readerGone ends the job of the command that launched it when nobody reads its output any more, as in
+// `launch ... | head`: in a shell the program would have ended so. A service goes on; so does every job when its
+// output cannot be written for another reason.
+func (f *Follower) readerGone(ctx context.Context, err error, ended bool) int {
+	if !ended && errors.Is(err, syscall.EPIPE) && !f.Attached && !f.Standalone && f.Spec.Service == nil {
+		if trouble := f.stop(ctx); trouble == nil {
+			return app.ExitOf(syscall.SIGPIPE)
+		}
+	}
+	return f.OutputBroken(err, ended)
+}
+
+// stop asks for the job's end, and does not wait for it.
+func (f *Follower) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, app.Patience)
+	defer cancel()
+	var again app.Pause
+	for {
+		_, err := wire.Stop.Call(ctx, f.Agent, wire.StopRequest{Job: string(f.Spec.ID)})
+		switch {
+		case err == nil, errors.Is(err, rendezvous.ErrJobEnded):
+			return nil
+		case errors.Is(err, rendezvous.ErrNoJob) && !f.accepted.Is(): // not recorded yet
+		case !app.Passing(err):
+			return err
+		}
+		if again.Wait(ctx) != nil {
+			return err
+		}
+	}
 }
 
 // finish prints what is left and derives the exit code from the outcome.

@@ -243,7 +243,7 @@ func (r *run) readingEnded(ctx context.Context, err error) *exit {
 		o.begin(ctx, o.next)
 		return nil
 	case broken:
-		return &exit{code: f.OutputBroken(err, r.ended)}
+		return &exit{code: f.readerGone(ctx, err, r.ended)}
 	case err != nil && !o.stopped:
 		f.Say(fmt.Sprintf("the output cannot be read: %v; `sparkrun logs %s` tries again", err, f.Spec.ID))
 	}
@@ -260,7 +260,7 @@ func (r *run) eventsEnded(ctx context.Context, err error) *exit {
 	case f.Detach && f.running.Is() && r.in.count == 0: // it ran: how it ends is not waited for
 		return &exit{}
 	case errors.Is(err, ErrOutput):
-		return &exit{code: f.OutputBroken(err, r.ended)}
+		return &exit{code: f.readerGone(ctx, err, r.ended)}
 	case errors.Is(err, errInterrupted):
 		return &exit{app.ExitOf(r.in.signal), err}
 	case err != nil:

@@ -233,30 +233,49 @@ func TestAskedAgainUntilAccepted(t *testing.T) {
 	})
 }
 
-// `launch ... | head`: the job is no part of the pipe.
+// `launch ... | head` ends the job, as it ends a program; where its output is no pipe, or the job is another's
+// launch or a service, the job goes on.
 func TestBrokenPipe(t *testing.T) {
+	const goesOn = "job job2345678 goes on; `sparkrun logs -f job2345678` follows it, `sparkrun stop job2345678` ends it"
 	tests := map[string]struct {
-		json, standalone bool
-		said             string
+		json, standalone, attached bool
+		service                    *launcher.Service
+		broken                     error
+		code                       int
+		said                       string // empty: the job was stopped
 	}{
-		"output": {said: "job job2345678 goes on; `sparkrun logs -f job2345678` follows it, `sparkrun stop job2345678` ends it"},
-		"events": {json: true,
-			said: "job job2345678 goes on; `sparkrun logs -f job2345678` follows it, `sparkrun stop job2345678` ends it"},
-		"standalone": {standalone: true, said: "the job ends with it"},
+		"output":     {code: 141},
+		"events":     {json: true, code: 141},
+		"standalone": {standalone: true, code: 141, said: "write output: broken pipe: the job ends with it"},
+		"attached":   {attached: true, code: 141, said: "write output: broken pipe: " + goesOn},
+		"a service":  {service: &launcher.Service{}, code: 141, said: "write output: broken pipe: " + goesOn},
+		"full disk":  {broken: syscall.ENOSPC, code: 125, said: "write output: no space left on device: " + goesOn},
+		"bad disk":   {broken: syscall.EIO, code: 125, said: "write output: input/output error: " + goesOn},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := &apptest.FakeRunner{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"),
-					apptest.Runs), OnLogs: apptest.Prints(apptest.Out(0, 0, "y\n"))}
+				events := apptest.GoesOn(apptest.Planned(1), apptest.Started("a"), apptest.Runs)
+				g := &apptest.FakeRunner{OnLaunch: events, OnWatch: events,
+					OnLogs: apptest.Prints(apptest.Out(0, 0, "y\n"))}
 				s := newSession(g)
-				s.Standalone = tc.standalone
-				s.Follower.Out = NewPrinter(apptest.Failing{Err: syscall.EPIPE}, io.Discard)
+				s.Standalone, s.Attached, s.Follower.Spec.Service = tc.standalone, tc.attached, tc.service
+				if tc.attached {
+					s.Heard, s.Runs = 1, true
+				}
+				if tc.broken == nil {
+					tc.broken = syscall.EPIPE
+				}
+				s.Follower.Out = NewPrinter(apptest.Failing{Err: tc.broken}, io.Discard)
 				s.Follower.Out.json = tc.json
 				code, err := s.Run(t.Context())
-				s.want(t, code, 141, err, "", "write output: broken pipe: "+tc.said)
-				if len(g.Stops) > 0 {
-					t.Errorf("the job was stopped")
+				var said []string
+				if tc.said != "" {
+					said = append(said, tc.said)
+				}
+				s.want(t, code, tc.code, err, "", said...)
+				if stopped := len(g.Stops) > 0; stopped != (tc.said == "") {
+					t.Errorf("stops: %q", g.Stops)
 				}
 			})
 		})

@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -60,4 +61,25 @@ func rayTakesJobs(spec launcher.Spec) bool {
 		}
 	}
 	return takes
+}
+
+// tryIt is the command that asks a service that answers at addr for something; empty: what it serves is not known.
+func tryIt(spec launcher.Spec, addr string) string {
+	switch v := spec.Service; {
+	case v == nil || addr == "":
+		return ""
+	case v.Model != "":
+		key := ""
+		for _, s := range spec.Secrets {
+			if strings.HasSuffix(s.Name, "_API_KEY") {
+				key = ` -H "Authorization: Bearer $` + s.Name + `"`
+			}
+		}
+		model, _ := json.Marshal(v.Model) // cannot fail: it is a string
+		return fmt.Sprintf("curl http://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d %s", addr, key,
+			app.Quote(fmt.Sprintf(`{"model": %s, "messages": [{"role": "user", "content": "Hello"}]}`, model)))
+	case v.Health != "":
+		return "curl http://" + addr + v.Health
+	}
+	return ""
 }

@@ -41,3 +41,22 @@ func TestRayHints(t *testing.T) {
 		}
 	}
 }
+
+func TestTryIt(t *testing.T) {
+	secret := []launcher.SealedSecret{{Name: "HF_TOKEN"}, {Name: "VLLM_API_KEY"}}
+	for want, spec := range map[string]launcher.Spec{
+		"": {},
+		`curl http://10.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d ` +
+			`'{"model": "Qwen/Qwen3-32B", "messages": [{"role": "user", "content": "Hello"}]}'`: {
+			Service: &launcher.Service{Model: "Qwen/Qwen3-32B", Health: "/health"}},
+		`curl http://10.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' ` +
+			`-H "Authorization: Bearer $VLLM_API_KEY" ` +
+			`-d '{"model": "m", "messages": [{"role": "user", "content": "Hello"}]}'`: {
+			Service: &launcher.Service{Model: "m"}, Secrets: secret},
+		"curl http://10.0.0.1:8000/health": {Service: &launcher.Service{Health: "/health"}},
+	} {
+		if got := tryIt(spec, "10.0.0.1:8000"); got != want {
+			t.Errorf("%+v: %s\nwant %s", spec.Service, got, want)
+		}
+	}
+}

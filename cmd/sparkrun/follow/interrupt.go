@@ -61,7 +61,8 @@ func (in *interrupts) stop(ctx context.Context, grace *time.Duration) {
 	in.wg.Go(func() {
 		var again app.Pause
 		for {
-			_, err := wire.Stop.Call(ctx, f.Agent, wire.StopRequest{Job: string(f.Spec.ID), Grace: grace})
+			_, err := wire.Stop.Call(ctx, f.Agent, wire.StopRequest{Job: string(f.Spec.ID), Grace: grace,
+				Interrupt: in.signal == os.Interrupt})
 			switch {
 			case err == nil, ctx.Err() != nil, errors.Is(err, rendezvous.ErrJobEnded):
 				return

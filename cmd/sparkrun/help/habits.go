@@ -63,10 +63,13 @@ func HabitOfCommand(words []string) string {
 	return "for `" + best.there + "` there is " + best.here
 }
 
+// tools are those that a workload takes the place of: their meaning of a flag is meant there, and elsewhere last.
+var tools = map[string]string{"mpirun": "launch mpi", "torchrun": "launch torchrun"}
+
 // HabitOfFlag says what a flag of another tool, such as --rdzv-id or "--nproc-per-node gpu", is for a
 // command; empty: the chapter does not know it. A row whose right is no command is about launch.
 func HabitOfFlag(command, flag string, launches bool) string {
-	var own, within []string
+	var own, ofItsTool, ofOthers, within []string
 	flag = strings.ReplaceAll(flag, "_", "-")
 	is := func(word string) bool {
 		name, _, _ := strings.Cut(word, "=")
@@ -80,10 +83,24 @@ func HabitOfFlag(command, flag string, launches bool) string {
 		switch {
 		case !about:
 		case h.there == flag || is(there[0]):
-			own = append(own, "for `"+h.there+"` ("+h.tool+") there is "+h.here)
+			said := "for `" + h.there + "` (" + h.tool + ") there is " + h.here
+			switch workload, is := tools[h.tool]; {
+			case workload == command:
+				ofItsTool = append(ofItsTool, said)
+			case is:
+				ofOthers = append(ofOthers, said)
+			default:
+				own = append(own, said)
+			}
 		case slices.ContainsFunc(there, is):
 			within = append(within, "for `"+h.there+"` there is "+h.here)
 		}
+	}
+	switch {
+	case len(ofItsTool) > 0:
+		own = ofItsTool
+	case len(own) == 0:
+		own = ofOthers
 	}
 	if len(own) == 0 && len(within) > 0 {
 		return within[0]

@@ -116,6 +116,9 @@ func render(cmd *cobra.Command, all bool) string {
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "More of a command: %s COMMAND --help\n", cmd.CommandPath())
 	}
+	if !cmd.HasParent() {
+		b.WriteString("Completion for your shell: sparkrun completion bash|zsh|fish --help\n")
+	}
 	if !all {
 		fmt.Fprintf(&b, "More of this one: --help=all%s\n", hidden)
 	}

@@ -90,7 +90,7 @@ func (o attachOptions) find(ctx context.Context, b *wire.Client) (rendezvous.Job
 	if err != nil {
 		return rendezvous.JobStatus{}, attachment{}, err
 	}
-	j, err := pick(jobs.Jobs, o.job)
+	j, err := pick(jobs, o.job)
 	if err != nil {
 		return j, attachment{}, err
 	}

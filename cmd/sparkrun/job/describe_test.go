@@ -15,6 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 func TestDescribeAFailedJob(t *testing.T) {
@@ -108,8 +109,8 @@ func TestPickAJob(t *testing.T) {
 		}
 		return j
 	}
-	jobs := []rendezvous.JobStatus{job("aaaa1", "train", true), job("aaaa2", "train", false),
-		job("bbbb1", "train", true), job("train2", "x", true)}
+	jobs := wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa1", "train", true), job("aaaa2", "train", false),
+		job("bbbb1", "train", true), job("train2", "x", true)}}
 	for text, want := range map[string]launcher.JobID{"aaaa1": "aaaa1", "train": "aaaa2", "bb": "bbbb1", "x": "train2"} {
 		if j, err := pick(jobs, text); err != nil || j.Spec.ID != want {
 			t.Errorf("%s: %s, %v, want %s", text, j.Spec.ID, err, want)

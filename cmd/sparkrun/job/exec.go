@@ -35,7 +35,8 @@ func NewExecCmd(a *app.App) *cobra.Command {
 		Short: "Run a command beside a running rank",
 		Long: `Runs COMMAND beside a rank of a running job: on its machine, as its user, in its
 working directory, with its environment and its limits. JOB is an id, the beginning
-of one, or a name. COMMAND is not given to a shell: write sh -c '...' where one is meant.
+of one, or a name. COMMAND is not given to a shell: write sh -c '...' where one is
+meant. The -- may be left out: what comes behind JOB and exec's own flags is COMMAND.
 
 What it writes comes back as it is, and goes to no log. exec exits with its exit
 code, 128+n if signal n ended it, 127 where there is no such program on that machine,
@@ -57,8 +58,8 @@ in the background stays until then. Only the job's user, and root, may do this.`
 			switch at := cmd.ArgsLenAtDash(); {
 			case len(args) == 0 || at == 0:
 				return app.Usagef("the job is missing")
-			case at < 0 || at > 1:
-				return app.Usagef("want one job, then -- and the command: sparkrun exec %s -- COMMAND", args[0])
+			case at > 1:
+				return app.Usagef("want one job, then the command: sparkrun exec %s -- COMMAND", args[0])
 			case len(args) == 1 || args[1] == "":
 				return app.Usagef("the command is missing: sparkrun exec %s -- COMMAND", args[0])
 			}

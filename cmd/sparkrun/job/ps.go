@@ -20,8 +20,8 @@ import (
 )
 
 type psOptions struct {
-	all, json bool
-	job       string // empty: a list
+	all, json, quiet bool
+	job              string // empty: a list
 }
 
 // NewPsCmd makes `sparkrun ps`.
@@ -73,6 +73,7 @@ all of this is.
 		Example: `  sparkrun ps
   sparkrun ps --all
   sparkrun ps train
+  sparkrun ps -q
   sparkrun ps --all --json | jq '.[] | select(.exit_code > 0) | .job_id'`,
 		ValidArgsFunction: a.CompleteJobs,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -85,11 +86,15 @@ all of this is.
 			if len(args) > 0 {
 				opts.job = args[0]
 			}
+			if opts.quiet && (opts.json || opts.job != "") {
+				return app.Usagef("--quiet lists the ids of jobs: leave out --json and JOB")
+			}
 			return app.Running(a, opts, runPs)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also jobs that have ended")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	cmd.Flags().BoolVarP(&opts.quiet, "quiet", "q", false, "ids alone, one a line")
 	return cmd
 }
 
@@ -117,8 +122,14 @@ func psAll(a *app.App, res wire.JobsResponse, o psOptions) error {
 	for _, j := range res.Jobs {
 		lines = append(lines, res.Line(j))
 	}
-	if o.json {
+	switch {
+	case o.json:
 		return a.Object(lines)
+	case o.quiet:
+		for _, l := range lines {
+			fmt.Fprintln(a.Out, l.JobID)
+		}
+		return nil
 	}
 	return a.Table(jobRows(lines, time.Now()))
 }

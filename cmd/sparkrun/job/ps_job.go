@@ -18,7 +18,7 @@ import (
 
 // psJob prints everything about one job.
 func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsResponse, o psOptions) error {
-	j, err := pick(res.Jobs, o.job)
+	j, err := pick(res, o.job)
 	if err != nil {
 		return err
 	}
@@ -34,16 +34,16 @@ func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsRespons
 }
 
 // pick finds the job that a text means, by the record's rules.
-func pick(jobs []rendezvous.JobStatus, text string) (rendezvous.JobStatus, error) {
-	plain := make([]rendezvous.Job, len(jobs))
-	for i, j := range jobs {
+func pick(res wire.JobsResponse, text string) (rendezvous.JobStatus, error) {
+	plain := make([]rendezvous.Job, len(res.Jobs))
+	for i, j := range res.Jobs {
 		plain[i] = j.Job
 	}
-	i, err := rendezvous.FindJob(plain, text)
+	i, err := rendezvous.FindJob(plain, res.User, text)
 	if err != nil {
 		return rendezvous.JobStatus{}, err
 	}
-	return jobs[i], nil
+	return res.Jobs[i], nil
 }
 
 // describe gives the lines for one job.

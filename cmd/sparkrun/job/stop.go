@@ -20,6 +20,7 @@ type stopOptions struct {
 	jobs  []string
 	grace *time.Duration // nil: each job's own
 	kill  bool
+	all   bool
 }
 
 // NewStopCmd makes `sparkrun stop`.
@@ -27,7 +28,7 @@ func NewStopCmd(a *app.App) *cobra.Command {
 	opts := &stopOptions{}
 	var grace time.Duration
 	cmd := &cobra.Command{
-		Use:   "stop JOB...",
+		Use:   "stop JOB...|--all",
 		Short: "End jobs",
 		Long: `Ends all ranks of a job: TERM, then KILL after the grace that the job was launched
 with, or the one given here. It waits until no process of the job is left on any
@@ -36,16 +37,21 @@ kernel keeps alive 10 s after KILL, for a file server that does not answer, is n
 stop then fails, and that machine is drained: it gets no jobs until the process is
 gone.
 
-JOB is an id, the beginning of one, or a name. A job that has ended already is no
-error. Of several, each is asked to end before any is waited for; one that cannot be
-ended is named, keeps no other from it, and makes the exit code 1.`,
+JOB is an id, the beginning of one, or a name, one's own before another's. A job that
+has ended already is no error. Of several, each is asked to end before any is waited
+for; one that cannot be ended is named, keeps no other from it, and makes the exit code
+1. --all means all jobs of one's own; another user's are root's to end, by their names.`,
 		Example: `  sparkrun stop k3x
   sparkrun stop k3x train
   sparkrun stop train --grace 60s
-  sparkrun stop k3x --kill`,
+  sparkrun stop k3x --kill
+  sparkrun stop --all`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return app.Usagef("the job is missing")
+			switch {
+			case len(args) == 0 && !opts.all:
+				return app.Usagef("the job is missing: `sparkrun ps` lists them, --all means all of yours")
+			case len(args) > 0 && opts.all:
+				return app.Usagef("--all and %s: give one of them", args[0])
 			}
 			return nil
 		},
@@ -64,6 +70,7 @@ ended is named, keeps no other from it, and makes the exit code 1.`,
 		},
 	}
 	cmd.Flags().Var(app.Span{D: &grace}, "grace", "time between TERM and KILL (default: the job's own)")
+	cmd.Flags().BoolVar(&opts.all, "all", false, "all jobs of one's own")
 	cmd.Flags().BoolVar(&opts.kill, "kill", false, "kill at once")
 	return cmd
 }
@@ -71,6 +78,21 @@ ended is named, keeps no other from it, and makes the exit code 1.`,
 func runStop(ctx context.Context, a *app.App, o stopOptions) error {
 	b := a.Dial()
 	defer b.Close()
+	if o.all {
+		res, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{Open: true})
+		if err != nil {
+			return err
+		}
+		for _, j := range res.Jobs {
+			if j.Outcome == nil && j.Spec.User == res.User {
+				o.jobs = append(o.jobs, string(j.Spec.ID))
+			}
+		}
+		if len(o.jobs) == 0 {
+			_, err := fmt.Fprintf(a.Out, "no job of %s runs\n", res.User)
+			return err
+		}
+	}
 	var ends []func() error
 	for _, job := range o.jobs {
 		ends = append(ends, stopOne(ctx, a, b, wire.StopRequest{Job: job, Grace: o.grace}))

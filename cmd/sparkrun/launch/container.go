@@ -44,6 +44,11 @@ func (o ContainerOptions) check() error {
 			return app.Usagef("--image-map %q: want NAME=REF, such as vllm-node=registry.local/vllm:25.10", m)
 		}
 	}
+	for _, m := range o.Mounts {
+		if strings.HasPrefix(m, "type=") { // docker's longer form
+			return app.Usagef("--mount %s: write it as --mount SRC:DST, with :ro behind it where it is only read", m)
+		}
+	}
 	_, err := container.ParseArgs(o.Args)
 	return err
 }

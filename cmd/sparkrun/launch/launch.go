@@ -44,7 +44,8 @@ func NewCmd(a *app.App, opts *Options) *cobra.Command {
 Every machine checks that it could start its ranks, and only then any rank starts. When
 a rank fails the others are ended, and launch exits with the code of the one that failed
 first: 128+n when signal n killed it, 125 for a failure of sparkrun's own, 124 when the
-job ran out of its --timeout. Ctrl-C ends the job; a closed terminal leaves it running.
+job ran out of its --timeout. Ctrl-C ends the job, and so does a closed pipe, as in
+"| head"; a closed terminal leaves it running.
 
 Flags may stand before or behind the workload; the program's own come behind --. The
 guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
@@ -84,10 +85,10 @@ guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
 func BindLaunch(fs *pflag.FlagSet, o *Options) {
 	r, job := &o.Request, &o.Request.Job
 	fs.Var(app.NodeCount{Least: &job.MinNodes, Most: &job.Nodes}, "nodes",
-		"how many machines; MIN:MAX takes as many as there are (default: those of --on, else 1)")
+		"how many machines; MIN:MAX, and all, take as many as there are (default: those of --on, else 1)")
 	fs.StringSliceVar(&job.On, "on", nil, "only these machines, in this order: `HOST,HOST`")
 	fs.StringSliceVar(&job.Exclude, "exclude", nil, "never these machines: `HOST,HOST`")
-	fs.Var(app.Positive{N: &r.RanksPerNode}, "nproc-per-node", "`N` ranks on each machine (default: 1)")
+	fs.Var(app.RanksEach{N: &r.RanksPerNode}, "nproc-per-node", "`N` ranks on each machine (default: 1)")
 	fs.StringArrayVarP(&r.Env, "env", "e", nil,
 		"set `NAME[=VALUE]` for the ranks; without a value, to this shell's; repeat for more")
 	fs.StringVar(&r.Workdir, "workdir", "",
@@ -170,8 +171,33 @@ func WorkloadRun(a *app.App, opts *Options, run Starter) func(*cobra.Command, []
 		if err := opts.Container.NeedsImage(); err != nil {
 			return err
 		}
+		if ours := oursBehind(cmd, args); ours != "" {
+			a.Say(fmt.Sprintf("%s stands behind %s and goes to it; sparkrun's flags come before: %s %s -- %s",
+				ours, args[0], cmd.CommandPath(), ours, args[0]))
+		}
 		return run(cmd.Context(), a, *opts)
 	}
+}
+
+// oursBehind gives a flag of launch that stands among a program's own without a --, such as "--nodes 2". Only
+// flags that say where ranks run are looked for: what others are called, many programs have too.
+func oursBehind(cmd *cobra.Command, args []string) string {
+	if cmd.ArgsLenAtDash() >= 0 {
+		return ""
+	}
+	for i, word := range args {
+		name, _, holds := strings.Cut(strings.ReplaceAll(word, "_", "-"), "=")
+		switch name {
+		case "--nodes", "--nnodes", "--nproc-per-node", "--on", "--exclude", "--stage", "--dry-run", "--max-restarts":
+			if f := cmd.Flag(name[2:]); i > 0 && !holds && f.NoOptDefVal == "" && i+1 < len(args) {
+				word += " " + args[i+1]
+			}
+			if i > 0 {
+				return word
+			}
+		}
+	}
+	return ""
 }
 
 // Complete takes from a workload's command line what its flags did not bind, and checks

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -43,6 +44,7 @@ func findRecipe(a *app.App, name string) (foundRecipe, error) {
 		return foundRecipe{}, err
 	}
 	var hits []foundRecipe
+	var names []string
 	known := false
 	for i := range all {
 		r := &all[i]
@@ -55,6 +57,7 @@ func findRecipe(a *app.App, name string) (foundRecipe, error) {
 			a.Say(err.Error())
 		}
 		for _, f := range files {
+			names = append(names, stem(f))
 			if stem(f) == strings.TrimSuffix(rest, filepath.Ext(f)) || r.nested(f) == rest {
 				hits = append(hits, foundRecipe{name: "@" + r.name + "/" + r.nested(f), file: f, from: r})
 			}
@@ -74,10 +77,37 @@ func findRecipe(a *app.App, name string) (foundRecipe, error) {
 			name, errNoRecipe, scope)
 	case len(all) == 0:
 		return foundRecipe{}, fmt.Errorf("recipe %s: %w: there is no such file, and no registry yet: `sparkrun "+
-			"recipe add FOLDER`", name, errNoRecipe)
+			"recipe add FOLDER`%s", name, errNoRecipe, otherwise(name))
+	}
+	if near := nearRecipes(names, rest); near != "" {
+		return foundRecipe{}, fmt.Errorf("recipe %s: %w: did you mean %s?", name, errNoRecipe, near)
 	}
 	return foundRecipe{}, fmt.Errorf("recipe %s: %w: there is no such file, and none of the registries has it: "+
-		"`sparkrun recipe search TEXT`", name, errNoRecipe)
+		"`sparkrun recipe search TEXT`%s", name, errNoRecipe, otherwise(name))
+}
+
+// otherwise says how something is run that is not meant for a recipe: an image as docker run has it, or a model.
+func otherwise(name string) string {
+	return fmt.Sprintf("; an image is run by `sparkrun launch exec --image %[1]s -- COMMAND`, a model is served by "+
+		"`sparkrun launch vllm %[1]s`", app.Quote(name))
+}
+
+// nearRecipes are the names that one may have been meant for: those with it inside, or those spelt nearly so.
+func nearRecipes(names []string, typed string) string {
+	const most = 5
+	typed = strings.ToLower(stem(typed))
+	near := slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		return !strings.Contains(strings.ToLower(n), typed)
+	})
+	if len(near) == 0 {
+		near = help.Near(names, typed)
+	}
+	slices.Sort(near)
+	near = slices.Compact(near)
+	if len(near) > most {
+		near = append(near[:most], "others: `sparkrun recipe search "+app.Quote(typed)+"`")
+	}
+	return strings.Join(near, " or ")
 }
 
 // nested is a recipe's path in its registry, without its extension.

@@ -78,7 +78,12 @@ func (o *serveOptions) run(a *app.App, l *launch.Options, run launch.Starter) fu
 			args, s.Args = args[:at], args[at:]
 		}
 		if len(args) > 1 {
-			return app.Usagef("%s %s: one model; what is the server's goes after --", cmd.Name(), app.QuoteAll(args))
+			what := "one model; what is the server's goes after --"
+			if cmd.Name() == "run" { // as docker run IMAGE COMMAND
+				what = "one recipe; a program is run in an image by `sparkrun launch exec --image " + app.Quote(args[0]) +
+					" -- " + app.QuoteAll(args[1:]) + "`"
+			}
+			return app.Usagef("%s %s: %s", cmd.Name(), app.QuoteAll(args), what)
 		}
 		if len(args) == 1 {
 			s.Model = args[0]
