@@ -378,13 +378,14 @@ func usedBy(pid int) (u use) {
 }
 
 func (b *bench) losses() {
+	lost := map[string]string{"node": "a node is lost", "leader": "the leader's node is lost"}
 	for _, loss := range losses {
-		if loss.name != "node" && loss.name != "leader" {
+		if lost[loss.name] == "" {
 			continue
 		}
 		took := loss.measured(b.t.(*testing.T), max(1, b.rounds/4))
 		for _, name := range loss.figures {
-			r := figure{Group: "a " + loss.name, Unit: "ms", Name: name}
+			r := figure{Group: lost[loss.name], Unit: "ms", Name: name}
 			for _, d := range took[name] {
 				r.Samples = append(r.Samples, ms(d))
 			}

@@ -75,7 +75,7 @@ var sections = []struct {
 	{"output", "a rank's lines of 64 letters, from one host into a file of another", (*bench).output},
 	{"cost", "a launch of `true` on all hosts: what it takes of each", (*bench).cost},
 	{"idle", "nothing runs", (*bench).idle},
-	{"loss", "of three hosts one loses its power", (*bench).losses},
+	{"loss", "of three hosts one loses its power: until the leader says so, until a launch has gone through", (*bench).losses},
 	{"submits", "three voters in one process, a disk with fsync, 32 clients", (*bench).submits},
 	{"place", "10,000 ranks on 100 nodes in one process: the plan, and each rank's environment", (*bench).place},
 }
@@ -129,7 +129,7 @@ func (b *bench) tell(r figure) {
 		b.group = r.Group
 		fmt.Println("  " + r.Group + ", " + r.Unit)
 	}
-	if r.Lacking != "" {
+	if r.Lacking != "" || len(r.Samples) == 0 {
 		fmt.Printf("  %-52s not measured: %s\n", label, r.Lacking)
 	} else {
 		s := slices.Sorted(slices.Values(r.Samples))
