@@ -22,15 +22,19 @@ type failover struct {
 	took    map[string]times
 }
 
-// losses are what TestFailOver measures; each brings back what it took.
-var losses = []struct {
+type loss struct {
 	name    string
 	figures []string
-	round   func(*failover, string)
-}{
-	{"node", []string{"node down"}, func(f *failover, leader string) {
+	round   func(*failover, string) // brings back what it took
+}
+
+// losses are what TestFailOver measures.
+var losses = []loss{
+	{"node", []string{"node down", "launch ended"}, func(f *failover, leader string) {
 		victim := f.pick(leader)
 		off := f.powerOff(victim)
+		// It is refused while the lost one is still among those that may be chosen.
+		f.launched(leader, off, map[string]string{"launch ended": "until sparkrun launch exec --nodes 2 -- true; do :; done"})
 		f.figure("node down", off, f.told("node down", leader, victim, off))
 		f.do("start", victim)
 	}},
@@ -76,27 +80,33 @@ func TestFailOver(t *testing.T) {
 	}
 	for _, loss := range losses {
 		t.Run(loss.name, func(t *testing.T) {
-			f := &failover{lab: up(t, 3), took: map[string]times{}}
-			f.carrier = f.watchCarrier()
 			before := machineLoad()
-			for round := range *failoverRounds {
-				ok := t.Run(fmt.Sprint(round), func(t *testing.T) {
-					was := f.t
-					f.t = t
-					defer func() { f.t = was }()
-					f.on("spark1", "sparkrun", "status", "--wait-nodes", "3", "--timeout", "90s").must(t)
-					loss.round(f, f.leader("spark1"))
-				})
-				if !ok {
-					break
-				}
-			}
+			took := loss.measured(t, *failoverRounds)
 			fmt.Printf("%-32s%s  load %s to %s\n", loss.name, timesHead, before, machineLoad())
 			for _, name := range loss.figures {
-				fmt.Printf("  %-30s%s\n", name, f.took[name])
+				fmt.Printf("  %-30s%s\n", name, took[name])
 			}
 		})
 	}
+}
+
+// measured is how long it took, in a lab of its own.
+func (l loss) measured(t *testing.T, rounds int) map[string]times {
+	f := &failover{lab: up(t, 3), took: map[string]times{}}
+	f.carrier = f.watchCarrier()
+	for round := range rounds {
+		ok := t.Run(fmt.Sprint(round), func(t *testing.T) {
+			was := f.t
+			f.t = t
+			defer func() { f.t = was }()
+			f.on("spark1", "sparkrun", "status", "--wait-nodes", "3", "--timeout", "90s").must(t)
+			l.round(f, f.leader("spark1"))
+		})
+		if !ok {
+			break
+		}
+	}
+	return f.took
 }
 
 // pick is a host that does not lead; both take turns.
@@ -174,26 +184,34 @@ func (f *failover) watched(lines <-chan string, says string, since time.Time) ti
 	}
 }
 
+// launched has a host's shell do things at once, and notes when each is done after what has gone.
+func (f *failover) launched(host string, gone time.Time, commands map[string]string) {
+	f.t.Helper()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for name, command := range commands {
+		run := f.start(host, "sh", "-c", command)
+		all.Go(func() {
+			r := run.wait()
+			if r.code != 0 {
+				f.t.Errorf("%s: %s", name, r)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			f.took[name] = append(f.took[name], run.began.Add(r.took).Sub(gone))
+		})
+	}
+	all.Wait()
+}
+
 // succession has the leader go while two others are asked to launch: one comes
 // back when its job is recorded, one when it has ended.
 func (f *failover) succession(leader string, goes func() time.Time, figure string) {
 	f.t.Helper()
 	rest := other(3, leader)
 	gone := goes()
-	var both sync.WaitGroup
-	for name, flags := range map[string]string{"launch taken": "-d", "launch ended": ""} {
-		run := f.start(rest[0], slices.Concat(strings.Fields("sparkrun launch exec "+flags+" --nodes 2 --on "+strings.Join(rest, ",")), []string{"--", "true"})...)
-		both.Add(1)
-		go func() {
-			defer both.Done()
-			r := run.wait()
-			if r.code != 0 {
-				f.t.Errorf("%s: %s", name, r)
-			}
-			f.took[name] = append(f.took[name], run.began.Add(r.took).Sub(gone)) // each has a figure of its own
-		}()
-	}
-	both.Wait()
+	on := "sparkrun launch exec --nodes 2 --on " + strings.Join(rest, ",")
+	f.launched(rest[0], gone, map[string]string{"launch taken": on + " -d -- true", "launch ended": on + " -- true"})
 	leads := slices.DeleteFunc(f.words("lead", gone), func(w word) bool { return w.host == leader })
 	if len(leads) == 0 {
 		f.t.Fatal("a launch was taken and nobody leads")
