@@ -283,7 +283,7 @@ func (s Spec) WithDefaults() Spec {
 const (
 	MaxRanksPerNode = 1024
 	MaxRestarts     = 1000
-	MaxArgs         = 32 << 10  // MaxTextBytes is reached before by all but the shortest
+	MaxArgs         = 8 << 10   // each takes some 12 bytes more in the record than its text
 	MaxEnv          = 1024      // each takes some 60 bytes more in the record than its text
 	MaxTextBytes    = 128 << 10 // argv, files and environment of one stage together
 	MaxStages       = 8

@@ -62,9 +62,9 @@ func TestSpecValidate(t *testing.T) {
 		"too many ranks":      {func(s *Spec) { s.Stages[0].RanksPerNode = MaxRanksPerNode + 1 }, "--nproc-per-node 1025"},
 		"too many arguments": {func(s *Spec) { s.Stages[0].Argv = Lits(append(make([]string, MaxArgs), "x")...) },
 			"no command"},
-		"4097 arguments": {func(s *Spec) {
+		"8193 arguments": {func(s *Spec) {
 			s.Stages[0].Argv = append(Lits("x"), Lits(make([]string, MaxArgs)...)...)
-		}, "4097 arguments, at most 4096"},
+		}, "8193 arguments, at most 8192"},
 		"relative workdir":     {func(s *Spec) { s.Stages[0].Workdir = "tmp" }, `--workdir "tmp"`},
 		"NUL in workdir":       {func(s *Spec) { s.Stages[0].Workdir = "/a\x00b" }, "NUL"},
 		"NUL in a file":        {func(s *Spec) { s.Stages[0].Files = []string{"a\x00b"} }, "NUL"},

@@ -42,6 +42,8 @@ type Follower struct {
 	InputAt  int64     // offset of the first byte of In
 	InputOf  []int     // only these of the ranks with an input; none: all
 
+	// Others: the job is another user's, who alone may end it: a signal leaves it.
+	Others bool
 	// Attached: the job was launched earlier, and generation Heard of it is known; Runs:
 	// all its ranks run. From is where its output begins.
 	Attached, Runs bool
@@ -307,6 +309,9 @@ func (r *run) signalled(ctx context.Context, sig os.Signal) *exit {
 	switch {
 	case slices.Contains(app.Forwarded, sig):
 		r.wg.Go(func() { f.forward(ctx, sig.(syscall.Signal)) })
+	case f.Others:
+		f.Say(fmt.Sprintf("left: job %s of %s goes on", f.Spec.ID, f.Spec.User))
+		return &exit{code: app.ExitOf(sig)}
 	case r.ended: // only the reader of our output is slow
 		return &exit{code: cmp.Or(f.Outcome.ExitCode, app.ExitOf(sig))}
 	case sig == syscall.SIGHUP && !f.Standalone && r.in.count > 0:

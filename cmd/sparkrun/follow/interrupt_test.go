@@ -227,3 +227,26 @@ func TestStopOutlivesALeader(t *testing.T) {
 		s.want(t, code, 130, err, "", "stopping; the ranks have 10s (again to kill)", "stopped: every rank has ended")
 	})
 }
+
+// Who looks at another user's job leaves it by the first Ctrl-C or TERM, and ends nothing.
+func TestInterruptOfOthersJob(t *testing.T) {
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		synctest.Test(t, func(t *testing.T) {
+			g := &apptest.FakeRunner{OnWatch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"), apptest.Runs),
+				OnLogs: func(ctx context.Context, _ int, _ wire.LogsRequest, _ func(wire.LogChunk) error) error {
+					<-ctx.Done()
+					return ctx.Err()
+				}}
+			s := newSession(g)
+			signals := make(chan os.Signal, 1)
+			s.Attached, s.Others, s.Heard, s.Runs, s.Signals = true, true, 1, true, signals
+			s.Follower.Spec.User = "zeta"
+			time.AfterFunc(time.Second, func() { signals <- sig })
+			code, err := s.Run(t.Context())
+			s.want(t, code, 128+int(sig.(syscall.Signal)), err, "", "left: job job2345678 of zeta goes on")
+			if len(g.Stops) > 0 {
+				t.Errorf("stops: %q", g.Stops)
+			}
+		})
+	}
+}

@@ -95,6 +95,7 @@ func (o attachOptions) find(ctx context.Context, b *wire.Client) (rendezvous.Job
 		return j, attachment{}, err
 	}
 	s, err := o.attachment(j)
+	s.others = jobs.User != "" && jobs.User != "root" && jobs.User != j.Spec.User
 	if err == nil && s.input {
 		s.at, err = inputAt(ctx, b, j, s.rank)
 	}
@@ -103,11 +104,12 @@ func (o attachOptions) find(ctx context.Context, b *wire.Client) (rendezvous.Job
 
 // attachment is the part of a job that a user attaches to.
 type attachment struct {
-	only  []int // ranks whose output is shown; none: all
-	rank  int   // the rank of the input or terminal
-	input bool
-	tty   bool
-	at    int64 // the offset at which its input continues
+	only   []int // ranks whose output is shown; none: all
+	rank   int   // the rank of the input or terminal
+	input  bool
+	tty    bool
+	at     int64 // the offset at which its input continues
+	others bool  // the job is another user's
 }
 
 func (o attachOptions) attachment(j rendezvous.JobStatus) (attachment, error) {
@@ -166,7 +168,7 @@ func followAttached(ctx context.Context, a *app.App, b *wire.Client, j rendezvou
 	defer stop()
 	f := follow.Follower{
 		Agent: b, Spec: j.Spec, Out: out, Signals: signals, Only: s.only, World: j.Plan.World,
-		Attached: true, Runs: j.Started != nil, From: launcher.From{Lines: &o.tail}, Heard: j.Plan.Generation,
+		Attached: true, Others: s.others, Runs: j.Started != nil, From: launcher.From{Lines: &o.tail}, Heard: j.Plan.Generation,
 	}
 	f.First.Store(uint64(j.Plan.Generation))
 	errs := a.Err
