@@ -1,6 +1,6 @@
 // Command sparkrun is the agent of a node, and the commands that a person types, which
 // call it. It decides what is printed, what the exit code is, and which hint an error
-// gets.
+// gets. The list of all commands is in root.go; each is a file in its noun's folder.
 //
 // It must not decide anything about clusters, jobs or ranks: it asks cmd/node and the
 // agent, and workloads for what a launch means.

@@ -6,7 +6,8 @@
 //
 //	func (p *Part) Calls() []wire.Call
 //
-// to the Server. A row that goes to the leader is answered by what the leadership has given to Server.Lead; elsewhere
+// to the Server. What every node answers for itself, and one call asks of all, is a row of
+// everywhere.go and one function of a part. A row that goes to the leader is answered by what the leadership has given to Server.Lead; elsewhere
 // the server passes it on, and Around gives the caller's own node its part in that: a check first, or the answer where
 // there is no leader. In one process Server.As calls without a network.
 //

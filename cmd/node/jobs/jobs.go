@@ -1,5 +1,5 @@
-// Package jobs is a node's part in jobs that run: their output, their input and
-// signals, commands beside them, the files and secrets that they bring along, and
+// Package jobs is a node's part in jobs that run: the list of them that ps shows, their
+// output, their input and signals, commands beside them, the files and secrets that they bring along, and
 // who may have ranks here.
 //
 // It decides which node is asked for what of a job, whose job a user may touch, and
