@@ -422,7 +422,7 @@ func TestSilenceIsKnownWithin3s(t *testing.T) {
 					return
 				}
 				lines := d.of("id2")
-				if len(lines) < 4 || lines[0] != "up b" || !strings.Contains(lines[1], "does not answer for 2s") {
+				if len(lines) < 4 || lines[0] != "up b" || !strings.Contains(lines[1], "does not answer for 2.5s") {
 					t.Fatalf("told %q", lines)
 				}
 				if at := d.when["id2"][1]; at > 3*time.Second {
