@@ -317,7 +317,6 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.ranks.Run(ctx) })
 	g.Go(func() error { return n.failover.Run(ctx, n.lead) })
 	g.Go(func() error { return n.members.Run(ctx) })
-	g.Go(func() error { return n.rest(ctx) })
 	err := g.Wait()
 	if errors.Is(err, membership.ErrLeft) || errors.Is(err, context.Canceled) {
 		return nil
