@@ -3,9 +3,9 @@ package consensus
 import (
 	"bytes"
 	"errors"
-	"maps"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"

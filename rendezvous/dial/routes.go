@@ -68,7 +68,7 @@ const (
 	lookEvery = 100 * time.Millisecond
 	// suspectAfter is how long a connection may wait for its peer's kernel to
 	// acknowledge anything before other routes are tried. A delayed ACK takes
-	// 40 ms; raft's lease, which should survive the change, 700 ms.
+	// 40 ms; raft's lease, which should survive the change, 900 ms.
 	suspectAfter = 300 * time.Millisecond
 	// searchEvery is the pause between two searches for another route.
 	searchEvery = time.Second
