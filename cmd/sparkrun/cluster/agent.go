@@ -119,6 +119,9 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(a.Err, &slog.HandlerOptions{Level: level}))
+	if err := calmMonitor(); err != nil { // then it costs more, and does the same
+		log.Debug("timer slack", "error", err)
+	}
 	guard := filter.Apply
 	if o.unfiltered {
 		guard = func(map[launcher.Key]launcher.Filter) error {
