@@ -38,7 +38,16 @@ func (a *Agent) guard(ctx context.Context) {
 	}
 	defer w.close()
 	warned := false
+	news := a.subscribe(bell)
+	defer a.unsubscribe(news)
 	for ctx.Err() == nil {
+		if !a.anyStarted() { // there is nothing to end
+			select {
+			case <-news.more:
+			case <-ctx.Done():
+			}
+			continue
+		}
 		stalled := w.wait(guardEvery)
 		m, err := proc.ReadMemory()
 		if err != nil {
@@ -103,6 +112,18 @@ func (a *Agent) awaitEnd(ctx context.Context, k launcher.Key) {
 			return
 		}
 	}
+}
+
+// anyStarted tells whether there is an attempt whose ranks may run.
+func (a *Agent) anyStarted() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, t := range a.attempts {
+		if t.snapshot().Phase == launcher.PhaseStarted {
+			return true
+		}
+	}
+	return false
 }
 
 // usages are the memory and GPU use of each attempt whose ranks may run.

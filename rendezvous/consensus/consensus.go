@@ -90,11 +90,16 @@ type Config struct {
 	// make a second cluster under the same ids.
 	Bootstrap bool
 
-	// Heartbeat is how long a follower waits without hearing the leader; default 700 ms.
+	// Heartbeat is how long a follower waits without hearing the leader; default 900 ms.
 	// raft checks it only when a timer of 1-2 heartbeats fires, and a new leader needs a
 	// second voter that has noticed too, so the worst case is 3 heartbeats: with 1 s a
 	// new leader within 3 s could not be promised.
 	Heartbeat time.Duration
+	// Beat is the least pause between two heartbeats that a leader sends to one server;
+	// each is up to twice that. Default 2/9 of Heartbeat, 200 ms: every one wakes both
+	// nodes. The longest pause, and what a change of route takes then (300 ms, see
+	// dial), must fit into Lease.
+	Beat time.Duration
 	// Election is how long a candidate waits for votes; default Heartbeat,
 	// and never less.
 	Election time.Duration
@@ -102,8 +107,9 @@ type Config struct {
 	// never more. Safety does not depend on it (see Verify), and each lost lease costs an
 	// election.
 	Lease time.Duration
-	// Commit is the longest a follower waits to learn of a commit when no
-	// other entry follows; default 50 ms.
+	// Commit is how long a follower waits at least, and up to twice as long, to learn of
+	// a commit when no other entry follows; default 500 ms. A leader sends each server an
+	// empty entry that often.
 	Commit time.Duration
 	// RPCTimeout bounds one exchange with a peer; default 3 s. With a longer one a silent
 	// connection could hold back its follower.
@@ -149,10 +155,11 @@ func setDefault[T comparable](v *T, def T) {
 
 // withDefaults sets defaults and refuses what cannot work.
 func (c Config) withDefaults() (Config, error) {
-	setDefault(&c.Heartbeat, 700*time.Millisecond)
+	setDefault(&c.Heartbeat, 900*time.Millisecond)
+	setDefault(&c.Beat, c.Heartbeat*2/9)
 	setDefault(&c.Election, c.Heartbeat)
 	setDefault(&c.Lease, c.Heartbeat)
-	setDefault(&c.Commit, 50*time.Millisecond)
+	setDefault(&c.Commit, 500*time.Millisecond)
 	setDefault(&c.RPCTimeout, 3*time.Second)
 	setDefault(&c.SnapshotThreshold, 128)
 	setDefault(&c.SnapshotInterval, 10*time.Second)

@@ -131,11 +131,34 @@ func (n *Raft) publish() {
 	if v.state == Leader && (n.last.state != Leader || n.last.term != v.term) {
 		clear(n.silent) // a new leadership starts counting heartbeats again
 	}
+	if leads := v.state == Leader; leads != (n.last.state == Leader) {
+		n.pace(leads)
+	}
 	n.log.Info("raft leadership", "state", v.state.String(), "leader", v.leader, "term", v.term)
 	n.last = v
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
+
+// pace sets how often this node sends heartbeats: raft sends one each tenth of the time
+// after which it would stand for election itself. A leader does not stand, so its own
+// time may be long; a node that leads no more gets the ordinary one, and raft looks at
+// once at how long it has heard nobody.
+func (n *Raft) pace(leads bool) {
+	rc := n.r.ReloadableConfig()
+	rc.HeartbeatTimeout, rc.ElectionTimeout = n.cfg.Heartbeat, n.cfg.Election
+	if leads {
+		rc.HeartbeatTimeout = max(n.cfg.Heartbeat, beatsPerTimeout*n.cfg.Beat)
+		rc.ElectionTimeout = max(n.cfg.Election, rc.HeartbeatTimeout) // raft refuses less
+	}
+	if err := n.r.ReloadConfig(rc); err != nil {
+		n.log.Error("set the pace of heartbeats", "error", err)
+	}
+}
+
+// beatsPerTimeout is raft's: it sends a heartbeat each tenth of HeartbeatTimeout to twice
+// that.
+const beatsPerTimeout = 10
 
 // Run calls lead each time this node has become the leader and has applied everything
 // that earlier leaders recorded, with a ctx that ends with the leadership. The next call

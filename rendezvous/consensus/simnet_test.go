@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -71,6 +72,13 @@ func (s *simNet) fate(from, to string) fate {
 	f := fate{lost: rng.Float64() < s.loss || s.cut[link], twice: rng.Float64() < s.twice}
 	f.delay = time.Duration(rng.Int64N(int64(s.delay)) + 1)
 	return f
+}
+
+// counts copies how many messages went each way, answers included.
+func (s *simNet) counts(to map[[2]string]uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(to, s.sent)
 }
 
 // open tells whether a message that is on its way now arrives.

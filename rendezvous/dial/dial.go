@@ -164,10 +164,13 @@ func (d *Dialer) Client(id launcher.NodeID) *wire.Client {
 func (d *Dialer) transport(id launcher.NodeID) *http.Transport {
 	t := &http.Transport{
 		Protocols: new(http.Protocols),
-		// One ping a second shows whether the other end's kernel still answers. If it
-		// does and the agent does not, allow more time: an agent may be busy.
-		HTTP2:           &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: 4 * time.Second},
-		IdleConnTimeout: 5 * time.Minute, // also ends those that renew left behind
+		// A ping after 2 s of silence shows whether the other end's kernel still answers. If
+		// it does and the agent does not, allow more time: an agent may be busy. Control
+		// streams are never silent for so long.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 4 * time.Second},
+		// Each ping wakes both nodes, also with no call under way. This also ends what renew
+		// left behind.
+		IdleConnTimeout: time.Minute,
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return d.Dial(ctx, string(id), Calls)
 		},
@@ -187,21 +190,22 @@ func (d *Dialer) renew(id launcher.NodeID) {
 
 // acked asks the kernel what the peer's kernel has acknowledged: that does not depend on
 // how busy the agents at both ends are.
-func acked(c net.Conn) (bytes uint64, waiting bool) {
+func acked(c net.Conn) (bytes uint64, quiet time.Duration, waiting bool) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
-		return 0, false
+		return 0, 0, false
 	}
 	raw, err := t.SyscallConn()
 	if err != nil {
-		return 0, false
+		return 0, 0, false
 	}
 	_ = raw.Control(func(fd uintptr) { // closed in the meantime: nothing waits
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			quiet = time.Duration(info.Last_ack_recv) * time.Millisecond
 			bytes, waiting = info.Bytes_acked, info.Unacked > 0
 		}
 	})
-	return bytes, waiting
+	return bytes, quiet, waiting
 }
 
 // linkIsCut tells whether an address of this node is on an interface without a link. IPv6

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -36,9 +37,10 @@ type network struct {
 	// Proto is the protocol for proving a route when no connection is wanted.
 	Proto string
 	// Acked tells how much of what was sent on a connection of Connect the peer has
-	// acknowledged, and whether anything is still waiting for that. This comes from the
-	// kernel, not from the peer's process, which may be slow for many reasons.
-	Acked func(net.Conn) (bytes uint64, waiting bool)
+	// acknowledged, for how long nothing has come from it, and whether anything is still
+	// waiting for an acknowledgement. This comes from the kernel, not from the peer's
+	// process, which may be slow for many reasons.
+	Acked func(net.Conn) (bytes uint64, quiet time.Duration, waiting bool)
 	// Cut tells whether this machine's own interface with that address has lost
 	// its link.
 	Cut func(local netip.Addr) bool
@@ -62,11 +64,11 @@ const (
 	// maxRoutes bounds a race.
 	maxRoutes = 8
 
-	// lookEvery is how often connections are checked.
+	// lookEvery is how often a connection is checked on which something waits.
 	lookEvery = 100 * time.Millisecond
 	// suspectAfter is how long a connection may wait for its peer's kernel to
 	// acknowledge anything before other routes are tried. A delayed ACK takes
-	// 40 ms; raft's lease, which should survive the change, 700 ms.
+	// 40 ms; raft's lease, which should survive the change, 900 ms.
 	suspectAfter = 300 * time.Millisecond
 	// searchEvery is the pause between two searches for another route.
 	searchEvery = time.Second
@@ -86,6 +88,9 @@ type routes struct {
 
 	ctx    context.Context // until Close
 	cancel context.CancelFunc
+
+	due   *time.Timer // the next look of watch
+	armed atomic.Bool // due is set
 
 	mu      sync.Mutex
 	members map[string]*member
@@ -114,6 +119,9 @@ type conn struct {
 	proto string
 	route route
 
+	// asked is when something was written (Unix ns) and nothing has come since; 0: nothing.
+	asked atomic.Int64
+
 	// Of the watch, under r.mu.
 	acked   uint64
 	waiting time.Time // since when nothing more was acknowledged; zero: nothing waits
@@ -121,7 +129,8 @@ type conn struct {
 
 // newRoutes makes routes; watch watches them.
 func newRoutes(over network) *routes {
-	r := &routes{net: over, members: map[string]*member{}}
+	r := &routes{net: over, members: map[string]*member{}, due: time.NewTimer(time.Hour)}
+	r.due.Stop() // until something is written
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }

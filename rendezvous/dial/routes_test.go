@@ -41,6 +41,7 @@ type fakeNet struct {
 	told   []string
 	cut    bool
 	slow   time.Duration // of a handshake
+	asked  int           // how often the kernel was
 	listed []route
 }
 
@@ -58,6 +59,9 @@ func (c *fakeConn) Close() error {
 	delete(c.n.open, c)
 	return nil
 }
+
+func (c *fakeConn) Write(b []byte) (int, error) { return len(b), nil }
+func (c *fakeConn) Read(b []byte) (int, error)  { return len(b), nil }
 
 func (c *fakeConn) LocalAddr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
@@ -92,11 +96,12 @@ func newNet(t *testing.T, routes ...route) *fakeNet {
 			}
 		},
 		Proto: "h2",
-		Acked: func(c net.Conn) (uint64, bool) {
+		Acked: func(c net.Conn) (uint64, time.Duration, bool) {
 			f := c.(*fakeConn)
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			return 7, f.sent && (n.does[f.addr] == "silent" || n.does[f.addr] == "dies")
+			n.asked++
+			return 7, time.Hour, f.sent && (n.does[f.addr] == "silent" || n.does[f.addr] == "dies")
 		},
 		Cut: func(netip.Addr) bool {
 			n.mu.Lock()
@@ -157,6 +162,19 @@ func (n *fakeNet) dial() (route, time.Duration, error) {
 		return route{}, took, err
 	}
 	return c.(*conn).route, took, nil
+}
+
+// write has something said on each connection, and read has that answered.
+func (n *fakeNet) write() {
+	for _, c := range n.r.connsOf("b", func(*conn) bool { return true }) {
+		_, _ = c.Write([]byte("?"))
+	}
+}
+
+func (n *fakeNet) read() {
+	for _, c := range n.r.connsOf("b", func(*conn) bool { return true }) {
+		_, _ = c.Read(make([]byte, 1))
+	}
 }
 
 // opened lists where connections are open.
@@ -310,6 +328,7 @@ func TestRouteDiesAndComesBack(t *testing.T) {
 		n.set(mgmt, "silent")
 		died := time.Now()
 		for n.opened() != "" && time.Since(died) < time.Minute {
+			n.write()
 			time.Sleep(10 * time.Millisecond)
 		}
 		if took := time.Since(died); took > 600*time.Millisecond {
@@ -349,6 +368,7 @@ func TestSilenceAloneClosesLate(t *testing.T) {
 		}
 		n.set(mgmt, "silent")
 		n.set(cable1, "silent")
+		n.write()
 		time.Sleep(deadAfter - lookEvery)
 		if n.opened() == "" {
 			t.Fatal("closed without another route")
@@ -359,9 +379,42 @@ func TestSilenceAloneClosesLate(t *testing.T) {
 			t.Errorf("open %q, told %v", n.opened(), n.said())
 		}
 		n.set(mgmt, "silent")
+		n.write()
 		time.Sleep(deadAfter + 2*lookEvery)
 		if n.opened() != "" {
 			t.Error("a dead connection is kept for ever")
+		}
+	})
+}
+
+// The kernel is asked about a write that stays unanswered, once; about what is answered, and about a connection
+// that is quiet, it is not: a ticker here would wake each node for each of its connections.
+func TestAnsweredWritesAskNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNet(t, mgmt, cable1)
+		defer n.stop()
+		if _, _, err := n.dial(); err != nil {
+			t.Fatal(err)
+		}
+		asked := func() int {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.asked
+		}
+		for range 600 {
+			n.write()
+			time.Sleep(time.Millisecond)
+			n.read()
+			time.Sleep(99 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		if asked() != 0 || n.r.armed.Load() {
+			t.Errorf("asked %d times in a minute of answers and one of silence; a look is due: %v", asked(), n.r.armed.Load())
+		}
+		n.write()
+		time.Sleep(time.Minute)
+		if asked() != 1 || n.r.armed.Load() || n.opened() == "" {
+			t.Errorf("one write that the peer's kernel has: asked %d times; open %q", asked(), n.opened())
 		}
 	})
 }

@@ -12,27 +12,52 @@ import (
 )
 
 // watch watches the connections until ctx ends. links changes when a link of this
-// machine may have come or gone.
+// machine may have come or gone. Nothing ticks: r.due fires after a write that was not
+// answered, and as long as what it finds has to be followed.
 func (r *routes) watch(ctx context.Context, links *rendezvous.Latest[envgen.Inventory]) error {
 	_, changed := links.Watch()
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
+	defer r.due.Stop()
 	for {
+		now := false
 		select {
-		case <-tick.C:
-			r.lookAround(false)
+		case <-r.due.C:
 		case <-changed:
 			_, changed = links.Watch()
-			r.lookAround(true)
+			now = true
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		r.armed.Store(false)
+		if next := r.lookAround(now); next > 0 {
+			r.armed.Store(true)
+			r.due.Reset(min(next, suspectAfter)) // something may have been written meanwhile
 		}
 	}
 }
 
-// lookAround checks each connection once; now: something has changed, so do not wait for
-// pauses.
-func (r *routes) lookAround(now bool) {
+// Write notes since when the peer owes an answer.
+func (c *conn) Write(b []byte) (int, error) {
+	if c.asked.Load() == 0 {
+		c.asked.CompareAndSwap(0, time.Now().UnixNano())
+		if !c.r.armed.Swap(true) {
+			c.r.due.Reset(suspectAfter)
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+// Read takes what comes for the answer. If it is none, the next write is looked at.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && c.asked.Load() != 0 {
+		c.asked.Store(0)
+	}
+	return n, err
+}
+
+// lookAround checks the connections and gives the pause before the next look; 0: until the
+// next write. now: something has changed, so do not wait for pauses.
+func (r *routes) lookAround(now bool) (next time.Duration) {
 	r.mu.Lock()
 	ids := make([]string, 0, len(r.members))
 	for id := range r.members {
@@ -40,26 +65,41 @@ func (r *routes) lookAround(now bool) {
 	}
 	r.mu.Unlock()
 	for _, id := range ids {
-		r.lookAt(id, now)
+		next = sooner(next, r.lookAt(id, now))
 	}
+	return next
 }
 
-func (r *routes) lookAt(id string, now bool) {
+// sooner is the shorter of two pauses; 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func (r *routes) lookAt(id string, now bool) (next time.Duration) {
 	r.mu.Lock()
 	m := r.members[id]
 	if m == nil {
 		r.mu.Unlock()
-		return
+		return 0
 	}
 	var suspects []route
 	var dead []*conn
 	for c := range m.conns {
-		switch waits := c.update(r.net.Acked); {
+		waits, again := c.look(r.net.Acked)
+		switch cut := r.net.Cut(c.local()); {
 		case waits >= deadAfter:
 			dead = append(dead, c)
-		case waits >= suspectAfter || r.net.Cut(c.local()):
+		case waits >= suspectAfter || cut:
 			suspects = append(suspects, c.route)
+			again = suspectAfter
 		}
+		next = sooner(next, again)
+	}
+	if len(m.left) > 0 {
+		next = sooner(next, againEvery)
 	}
 	search := len(suspects) > 0 && !m.searching && (now || time.Since(m.searched) >= searchEvery)
 	try := len(m.left) > 0 && !m.trying && (now || time.Since(m.tried) >= againEvery)
@@ -87,16 +127,42 @@ func (r *routes) lookAt(id string, now bool) {
 			r.mu.Unlock()
 		})
 	}
+	return next
+}
+
+// look tells how long the connection has been waiting for an acknowledgement, and when to
+// look again; 0: after the next write. The kernel is asked only about a write that has had
+// no answer for suspectAfter; r.mu is held.
+func (c *conn) look(acked func(net.Conn) (uint64, time.Duration, bool)) (waits, again time.Duration) {
+	asked := c.asked.Load()
+	if asked == 0 && c.waiting.IsZero() {
+		return 0, 0
+	}
+	if c.waiting.IsZero() {
+		if left := suspectAfter - time.Since(time.Unix(0, asked)); left > 0 {
+			return 0, left
+		}
+	}
+	if waits = c.update(acked); c.waiting.IsZero() {
+		c.asked.CompareAndSwap(asked, 0) // the peer's kernel has it: the peer is slow
+		return 0, 0
+	}
+	return waits, lookEvery
 }
 
 // update tells how long the connection has been waiting for an acknowledgement;
 // r.mu is held.
-func (c *conn) update(acked func(net.Conn) (uint64, bool)) time.Duration {
-	bytes, waiting := acked(c.Conn)
+func (c *conn) update(acked func(net.Conn) (uint64, time.Duration, bool)) time.Duration {
+	bytes, quiet, waiting := acked(c.Conn)
 	switch {
 	case !waiting:
 		c.waiting = time.Time{}
-	case c.waiting.IsZero() || bytes != c.acked:
+	case c.waiting.IsZero():
+		c.waiting = time.Now().Add(-quiet)
+		if asked := time.Unix(0, c.asked.Load()); asked.After(c.waiting) {
+			c.waiting = asked // it was idle before
+		}
+	case bytes != c.acked:
 		c.waiting = time.Now()
 	}
 	c.acked = bytes

@@ -100,7 +100,7 @@ func (m *Membership) beRemoved(_ context.Context, c wire.Caller, _ wire.Empty) (
 // goodBye ends the membership on this node once the answer is out.
 func (m *Membership) goodBye() {
 	if g := m.keys.gossip.Load(); g != nil {
-		if err := g.Leave(2 * time.Second); err != nil {
+		if err := g.Leave(4 * time.Second); err != nil {
 			m.log.Warn("say good-bye by gossip", "error", err)
 		}
 	}

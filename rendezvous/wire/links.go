@@ -51,11 +51,12 @@ type LinksConfig struct {
 	// EchoPause is the pause between two proofs; 0 means 1 s.
 	EchoPause time.Duration
 
-	// Ping is how often a quiet stream gets a heartbeat; 0 means 500 ms.
+	// Ping is how often a stream gets a heartbeat; 0 means 1 s. All streams get theirs
+	// together, so that this node and its answers wake it once.
 	Ping time.Duration
 	// Silence is how long a stream may be silent before it is closed and the node counts
-	// as down; 0 means 2 s. Together with Ping it bounds how long a lost node stays
-	// unnoticed: 2.5 s.
+	// as down; 0 means 2.5 s: so long at most does a lost node stay unnoticed, and a lost
+	// ping has 1.5 s to be sent again.
 	Silence time.Duration
 	// Reopen is how long a node whose stream broke, other than by silence, still counts
 	// as up while the stream is reopened; 0 means 1 s.
@@ -91,8 +92,8 @@ func NewLinks(cfg LinksConfig) (*Links, error) {
 			*d = otherwise
 		}
 	}
-	orDefault(&cfg.Ping, 500*time.Millisecond)
-	orDefault(&cfg.Silence, 2*time.Second)
+	orDefault(&cfg.Ping, time.Second)
+	orDefault(&cfg.Silence, 2500*time.Millisecond)
 	orDefault(&cfg.Reopen, time.Second)
 	orDefault(&cfg.MaxWait, 2*time.Second)
 	orDefault(&cfg.EchoPause, time.Second)
@@ -424,7 +425,10 @@ func because(ctx context.Context, err error) error {
 
 // write sends the hello, what is queued, and heartbeats.
 func (n *linkLoop) write(ctx context.Context, link Link, fail context.CancelCauseFunc) {
-	ping := time.NewTicker(n.l.cfg.Ping)
+	together := func() time.Duration {
+		return time.Until(time.Now().Truncate(n.l.cfg.Ping).Add(n.l.cfg.Ping))
+	}
+	ping := time.NewTimer(together())
 	defer ping.Stop()
 	for msgs := []Down{{Hello: &n.l.cfg.Hello}}; ; {
 		for _, d := range msgs {
@@ -440,6 +444,7 @@ func (n *linkLoop) write(ctx context.Context, link Link, fail context.CancelCaus
 		case <-n.more:
 			msgs = n.take()
 		case <-ping.C:
+			ping.Reset(together())
 			msgs = []Down{n.ping()}
 		case <-ctx.Done():
 			return

@@ -193,6 +193,48 @@ func TestLinksTellInOrder(t *testing.T) {
 	})
 }
 
+// An idle leader is woken once a second by all its nodes together: each gets one ping and answers it, at one moment
+// for all, whenever its stream was opened.
+func TestPingsComeTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDiary(t)
+		var mu sync.Mutex
+		moments, pings := map[time.Time]bool{}, 0
+		near := newNear()
+		_, stop := run(t, d.config(func(ctx context.Context, id launcher.NodeID) (Link, error) {
+			time.Sleep(time.Duration(len(id)) * 37 * time.Millisecond) // none opens with another
+			link, err := near.dial(ctx, id)
+			return &counted{Link: link, sent: func() {
+				mu.Lock()
+				defer mu.Unlock()
+				pings++
+				moments[time.Now()] = true
+			}}, err
+		}), "a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg")
+		time.Sleep(10 * time.Second)
+		mu.Lock()
+		clear(moments)
+		pings = 0
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		stop()
+		if len(moments) > 60 || pings > 7*60 {
+			t.Errorf("%d pings at %d moments of a minute", pings, len(moments))
+		}
+	})
+}
+
+// counted tells of each message that is sent.
+type counted struct {
+	Link
+	sent func()
+}
+
+func (c *counted) Send(d Down) error {
+	c.sent()
+	return c.Link.Send(d)
+}
+
 func TestOrdersKeepTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, d := newNear(), newDiary(t)
@@ -422,7 +464,7 @@ func TestSilenceIsKnownWithin3s(t *testing.T) {
 					return
 				}
 				lines := d.of("id2")
-				if len(lines) < 4 || lines[0] != "up b" || !strings.Contains(lines[1], "does not answer for 2s") {
+				if len(lines) < 4 || lines[0] != "up b" || !strings.Contains(lines[1], "does not answer for 2.5s") {
 					t.Fatalf("told %q", lines)
 				}
 				if at := d.when["id2"][1]; at > 3*time.Second {

@@ -85,14 +85,14 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	return cmd
 }
 
-// An agent must cost a machine little, since memory and cores belong to the jobs. Its
-// heap is a few MB, so that collecting it whenever a quarter of that is garbage takes
-// next to no time (GOGC sets another share, in percent). Bursts of output or jobs would
-// let it grow: from GOMEMLIMIT on, in bytes, the collector works harder. It runs on two
-// cores (GOMAXPROCS): for each further one the runtime keeps up to a MB of free memory.
-// The program's own pages and raft's mapped log come on top.
+// An agent must cost a machine little: neither processor time, which belongs to the ranks,
+// nor more than 64 MB. Its heap is a few MB, and is collected when four times that is
+// garbage (GOGC sets another share, in percent). Bursts of output or jobs would let it
+// grow: from GOMEMLIMIT on, in bytes, the collector works harder. It runs on two cores
+// (GOMAXPROCS): for each further one the runtime keeps up to a MB of free memory. The
+// program's own pages and raft's mapped log come on top.
 const (
-	agentGarbage = 25
+	agentGarbage = 400
 	agentMemory  = 32 << 20
 	agentCores   = 2
 )
@@ -119,6 +119,9 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(a.Err, &slog.HandlerOptions{Level: level}))
+	if err := calmMonitor(); err != nil { // then it costs more, and does the same
+		log.Debug("timer slack", "error", err)
+	}
 	var table filter.Table
 	guard := table.Apply
 	if o.unfiltered {
