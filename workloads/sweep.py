@@ -210,4 +210,8 @@ def main(op, low, high, factor, iters, warmup):
     return 1 if bad else 0
 
 
-sys.exit(main(sys.argv[1], *map(int, sys.argv[2:7])))
+try:
+    code = main(sys.argv[1], *map(int, sys.argv[2:7]))
+except KeyboardInterrupt:  # Ctrl-C in nccl-test: no trace says more
+    code = 130
+sys.exit(code)

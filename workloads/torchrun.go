@@ -116,7 +116,7 @@ func (r Request) torchAgent() []launcher.Value {
 			flag("master_port", ref(launcher.Port)))
 	}
 	switch attempts := r.Job.MaxRestarts; {
-	case attempts > 0: // torchrun gives its workers its own counts, of this attempt alone; scripts look whether they recover
+	case attempts > 0: // torchrun's own counts are of this attempt alone, and scripts look whether they recover
 		argv = append(argv, launcher.Lits("--no_python", "env")...)
 		argv = append(argv, launcher.Value{{Lit: "TORCHELASTIC_RESTART_COUNT="}, ref(launcher.RestartCount)},
 			launcher.Lit("TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(attempts)))

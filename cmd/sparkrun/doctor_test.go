@@ -24,6 +24,11 @@ var (
 		Evidence: "spark1 | spark2", Remedy: "sparkrun fabric --map"}
 )
 
+func clock(host string) envgen.Finding {
+	return envgen.Finding{Code: "clock-unsynchronised", Severity: envgen.SeverityWarning, Node: "id-" + host, Host: host,
+		Text: "nothing keeps the clock of " + host, Evidence: "the kernel says so", Remedy: "sudo timedatectl set-ntp true"}
+}
+
 func TestDoctorTells(t *testing.T) {
 	two := []wire.DoctorNode{{Host: "spark1"}, {Host: "spark2"}}
 	tests := map[string]struct {
@@ -40,6 +45,19 @@ func TestDoctorTells(t *testing.T) {
     on spark2: sudo ip link set dev enp1s0f0np0 mtu 9000
 
 0 errors, 1 warning, 0 notes on 2 machines
+`},
+		"the same on several": {"doctor", wire.DoctorResponse{Nodes: two, Findings: []envgen.Finding{clock("spark1"),
+			mtuLow, clock("spark2"), clock("spark3")}}, 0, `WARNINGS
+  clock-unsynchronised  spark1, spark2, spark3
+    nothing keeps the clock of spark1, spark2, spark3
+    seen: the kernel says so
+    on spark1, spark2, spark3: sudo timedatectl set-ntp true
+  mtu-low  spark2 01:00.0 enp1s0f0np0
+    enp1s0f0np0 has MTU 1500
+    seen: enp1s0f0np0 mtu 1500
+    on spark2: sudo ip link set dev enp1s0f0np0 mtu 9000
+
+0 errors, 4 warnings, 0 notes on 2 machines
 `},
 		"errors alone": {"doctor -q", wire.DoctorResponse{Nodes: two, Findings: []envgen.Finding{islands, mtuLow}}, 1, `ERRORS
   islands  cluster

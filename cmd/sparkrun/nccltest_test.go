@@ -165,6 +165,8 @@ func TestNCCLTestFails(t *testing.T) {
 			"verdict: failed: the test gave no result: NCCL met errors on the way", "exit 7"},
 		"refused": {"", apptest.Rejected, 125, "", "not found"},
 		"stopped": {"", apptest.Stopped, 143, "", "stopped"},
+		"stopped after rows": {cut, apptest.Stopped, 143,
+			"verdict: stopped: by you; the rows are what it measured until then", "stopped"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -17,10 +17,11 @@ import (
 // a command right behind the job of exec, -o json. A word with one dash that another tool knows is refused, since
 // pflag would take it for several flags.
 func asTyped(root *cobra.Command, args []string) (*cobra.Command, []string, error) {
-	cmd, rest, err := root.Find(args)
-	if err != nil || cmd == root || len(args) > 0 && strings.HasPrefix(args[0], "__") { // those are the shell's
-		return root, args, nil
+	cmd, rest, unknown := root.Find(args)
+	if unknown != nil || cmd == root || len(args) > 0 && strings.HasPrefix(args[0], "__") { // those are the shell's
+		return root, args, nil //nolint:nilerr // the command line is as typed, and cobra says what is unknown
 	}
+	var err error
 	cmd.InitDefaultHelpFlag()
 	cmd.InheritedFlags() // cmd.Flags has those of its parents from now on
 	e, serves := engine.Named(cmd.Name())

@@ -71,7 +71,8 @@ func Codes() []string {
 	return []string{
 		CodeNoRDMADevice, CodeFabricPortUnknown, CodeManagementOnFabric, CodeManagementWireless, CodeDuplicateHost,
 		CodeProbeTrouble, CodeClonedNode,
-		CodePortLAN, CodeStranger, CodeNoLink, CodeTwinMissing, CodeTwinDown, CodeCarrierNotActive, CodeNoInterface, CodeBondOnFabric,
+		CodePortLAN, CodeStranger, CodeNoLink, CodeTwinMissing, CodeTwinDown, CodeCarrierNotActive, CodeNoInterface,
+		CodeBondOnFabric,
 		CodeMTULow, CodeLinkSpeed, CodePCIeDegraded, CodeLinkErrors, CodeRetransmits, CodeLinkDegraded,
 		CodeNoIPv4, CodeSeveralIPv4, CodeNoRoCEv2GID, CodeTwinsOneSubnet, CodePortsOneSubnet, CodeSubnetOnTwoLinks,
 		CodeDuplicateAddress, CodeOverlapsBridge, CodeOverlapsManagement, CodeOverlapsOther, CodePeerNotInSubnet,

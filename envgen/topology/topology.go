@@ -173,7 +173,8 @@ func (w *world) add(at int, n Node, nonMembers map[string]string) {
 		NonMembers: nonMembers}
 	roles, why := envgen.Roles(n.Inventory, ports, settings)
 	for i, p := range ports {
-		q := &port{Port: p, id: len(w.ports), host: h, role: roles[i], why: why[i], other: nonMembers[p.Slot], live: p.Live(n.Inventory)}
+		q := &port{Port: p, id: len(w.ports), host: h, role: roles[i], why: why[i], other: nonMembers[p.Slot],
+			live: p.Live(n.Inventory)}
 		for _, hca := range p.Twins {
 			q.devices = append(q.devices, newDevice(n.Inventory, p, hca))
 			// The twins share the wire: a probe on one of them hears for both.

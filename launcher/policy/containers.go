@@ -42,8 +42,8 @@ func containersRule(kind, name string) string {
 	return fmt.Sprintf("containers: {%s: [%s]}", kind, name)
 }
 
-// AllowContainers writes a rule that lets a user, or else a group of that name, run ranks in containers. A file that has
-// such a rule is left to its administrator; written tells whether it had to be changed.
+// AllowContainers writes a rule that lets a user, or else a group of that name, run ranks in containers. A file that
+// has such a rule is left to its administrator; written tells whether it had to be changed.
 func AllowContainers(path, name string) (written bool, err error) {
 	kind := "users"
 	if _, err := user.Lookup(name); err != nil {

@@ -69,7 +69,8 @@ func findProgram(u login.User, program, workdir, search string) (path string, er
 	if unfit != nil {
 		return "", unfit
 	}
-	return "", fmt.Errorf("%w (%s): install it on this node, or name it by its full path", errNotInPath, searchText(search))
+	return "", fmt.Errorf("%w (%s): install it on this node, or name it by its full path", errNotInPath,
+		searchText(search))
 }
 
 // searchText is the beginning of a PATH, which may be pages long.

@@ -149,7 +149,8 @@ func limitOf(n int64) uint64 {
 
 // forkConfined forks a rank that has limits or processors of its own, and waits until it
 // has exec'd. attr is as for other ranks.
-func forkConfined(r Rank, paths []string, cfg Config, cg *cgroup, attr *syscall.ProcAttr, pmi *int) (pid int, err error) {
+func forkConfined(r Rank, paths []string, cfg Config, cg *cgroup, attr *syscall.ProcAttr, pmi *int) (pid int,
+	err error) {
 	inR, inW, err := os.Pipe()
 	if err != nil {
 		return 0, err

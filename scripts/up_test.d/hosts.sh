@@ -200,6 +200,7 @@ run_checks() {
 	check "the login of before launches on all three, without the group" old_login_launches
 	check "again changes nothing, and no agent is another" again_changes_nothing
 	check "a look says who is a member, with which release, and who would join" who_is_what
+	six_commands spark1 spark2 spark3
 	check "a member keeps its release" says "another release is there: --upgrade replaces it" up --dry-run --password-file "$W/pw" spark@spark1
 	upgrades
 	check "a fourth has the package" package

@@ -27,6 +27,8 @@ const (
 	Unjudged Grade = "unjudged"
 	// Failed gave no result, a wrong one, or one that nobody checked.
 	Failed Grade = "failed"
+	// Stopped was ended by a person before it came to its end.
+	Stopped Grade = "stopped"
 )
 
 // PassGbps is NVIDIA's mark for one cable between two nodes, 10^9 bits a second: the least that counts as good.

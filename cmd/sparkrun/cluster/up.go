@@ -206,8 +206,8 @@ func sshOf(a *app.App, o sshOptions, show *upView) (bootstrap.SSH, error) {
 
 // askContainers asks for what a server of models from an image takes.
 func askContainers(ctx context.Context, a *app.App) (bool, error) {
-	fmt.Fprintln(a.Err, `Servers of models run in containers. Who may start those has as much as Docker's group gives: root,
-in effect. Without it "sparkrun launch vllm" takes sudo.`)
+	fmt.Fprintln(a.Err, `Servers of models run in containers. Who may start those has as much as Docker's group
+gives: root, in effect. Without it "sparkrun launch vllm" takes sudo.`)
 	text, err := a.AskLine(ctx, "May your login run containers on these machines? (yes/no) ")
 	return strings.TrimSpace(text) == "yes", err
 }

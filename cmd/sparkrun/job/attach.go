@@ -168,7 +168,8 @@ func followAttached(ctx context.Context, a *app.App, b *wire.Client, j rendezvou
 	defer stop()
 	f := follow.Follower{
 		Agent: b, Spec: j.Spec, Out: out, Signals: signals, Only: s.only, World: j.Plan.World,
-		Attached: true, Others: s.others, Runs: j.Started != nil, From: launcher.From{Lines: &o.tail}, Heard: j.Plan.Generation,
+		Attached: true, Others: s.others, Runs: j.Started != nil, From: launcher.From{Lines: &o.tail},
+		Heard: j.Plan.Generation,
 	}
 	f.First.Store(uint64(j.Plan.Generation))
 	errs := a.Err

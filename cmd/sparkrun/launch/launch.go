@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -314,6 +315,9 @@ func Run(ctx context.Context, a *app.App, o Options) error {
 	if err != nil {
 		return err
 	}
+	if names := withoutEffect(c.spec); len(names) > 0 {
+		a.Say("warning: " + strings.Join(names, ", ") + ": a Spark's GB10 has no GPUDirect RDMA, so this does nothing there")
+	}
 	b, end, err := Open(a, o.Standalone)
 	if err != nil {
 		return err
@@ -333,6 +337,21 @@ func Run(ctx context.Context, a *app.App, o Options) error {
 		return err
 	}
 	return c.send(ctx, a, b, o, out, tty)
+}
+
+// withoutEffect names the variables of a job, of its user or its recipe, that are about GPUDirect RDMA.
+func withoutEffect(spec launcher.Spec) (names []string) {
+	for _, st := range spec.Stages {
+		for _, v := range st.Env {
+			switch v.Name {
+			case "NCCL_DMABUF_ENABLE", "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C", "NCCL_GDRCOPY_ENABLE":
+				if !slices.Contains(names, v.Name) {
+					names = append(names, v.Name)
+				}
+			}
+		}
+	}
+	return names
 }
 
 // readers decides which ranks read this command's standard input, and returns its

@@ -219,6 +219,9 @@ func tell(a *app.App, rep testReport, view *fabricView, o testOptions) error {
 	} else {
 		rep.Verdict = nccltest.Evaluate(t, rep.Log, s)
 	}
+	if rep.ended == rendezvous.Stopped { // by Ctrl-C, or by a stop elsewhere: what was measured stands
+		rep.Verdict = nccltest.Verdict{Grade: nettest.Stopped, Text: "by you; the rows are what it measured until then"}
+	}
 	v := rep.Verdict
 	tool, version, _ := strings.Cut(t.Tool, " ")
 	now := nccltest.Record{
