@@ -86,7 +86,7 @@ func (b *bench) torch() {
 	port := 29500
 	byHand := func(name, command string) way {
 		run := b.everywhere([]string{"spark2", "spark3"}, func(rank int) string {
-			return strings.NewReplacer("THIS", fmt.Sprint(rank), "PORT", fmt.Sprint(port)).Replace(command)
+			return strings.NewReplacer("@RANK", fmt.Sprint(rank), "@PORT", fmt.Sprint(port)).Replace(command)
 		})
 		return way{name, func() (float64, error) {
 			port++ // the last one's is not free yet
@@ -98,11 +98,11 @@ func (b *bench) torch() {
 	b.inTurns("2 hosts", "ms", max(1, b.rounds/2),
 		b.typed("sparkrun launch torchrun", launch+" -- "+script),
 		byHand("python, started by hand on both at once",
-			gloo+"MASTER_ADDR="+head+" MASTER_PORT=PORT WORLD_SIZE=2 RANK=THIS "+python+" "+script),
-		b.typed("torchrun's agents, started by sparkrun", launch+" --agent torchrun -- "+script),
+			gloo+"MASTER_ADDR="+head+" MASTER_PORT=@PORT WORLD_SIZE=2 RANK=@RANK "+python+" "+script),
+		b.typed("--agent torchrun, started by sparkrun", launch+" --agent torchrun -- "+script),
 		// Redirects as sparkrun gives them: torch 1.13 fails by its defaults under Python 3.11.
 		byHand("torchrun, started by hand on both at once", gloo+python+" -m torch.distributed.run "+
-			"--redirects=9:1 --tee=9:1 --nnodes 2 --node_rank THIS --nproc_per_node 1 --master_addr "+head+" --master_port PORT "+script))
+			"--redirects=9:1 --tee=9:1 --nnodes 2 --node_rank @RANK --nproc_per_node 1 --master_addr "+head+" --master_port @PORT "+script))
 }
 
 func (b *bench) deaths() {
@@ -308,8 +308,8 @@ func (b *bench) idle() {
 		name, program string
 		hosts         []string
 	}{
-		{"sparkrun agent, the leader's", "sparkrun agent", []string{leader}},
-		{"sparkrun agent, the others'", "sparkrun agent", other(b.hosts, leader)},
+		{"sparkrun agent of the leader", "sparkrun agent", []string{leader}},
+		{"sparkrun agent of each other host", "sparkrun agent", other(b.hosts, leader)},
 		{"slurmctld", "slurmctld -f", []string{"spark1"}},
 		{"slurmd", "slurmd -f", other(b.hosts)},
 	}
@@ -378,7 +378,7 @@ func usedBy(pid int) (u use) {
 }
 
 func (b *bench) losses() {
-	lost := map[string]string{"node": "a node is lost", "leader": "the leader's node is lost"}
+	lost := map[string]string{"node": "a node is lost", "leader": "the node of the leader is lost"}
 	for _, loss := range losses {
 		if lost[loss.name] == "" {
 			continue

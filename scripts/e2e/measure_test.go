@@ -125,6 +125,9 @@ func (b *bench) write(t *testing.T) {
 func (b *bench) tell(r figure) {
 	r.Section = b.section
 	label := "  " + r.Name
+	if strings.HasPrefix(r.Name, own) {
+		label = "* " + r.Name // and no line that the guide's test takes for a command
+	}
 	if r.Group != b.group {
 		b.group = r.Group
 		fmt.Println("  " + r.Group + ", " + r.Unit)
