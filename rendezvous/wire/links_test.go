@@ -211,7 +211,7 @@ func TestPingsComeTogether(t *testing.T) {
 				moments[time.Now()] = true
 			}}, err
 		}), "a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg")
-		time.Sleep(10 * time.Second)
+		time.Sleep(10*time.Second + 500*time.Millisecond) // between two pings
 		mu.Lock()
 		clear(moments)
 		pings = 0
