@@ -14,6 +14,7 @@ const (
 	Started  EventKind = "started"  // every rank of the node has been exec'd
 	Exited   EventKind = "exited"   // one rank has ended, and so has its output
 	Stuck    EventKind = "stuck"    // the attempt was killed and a process is left: Text says which, and why
+	Left     EventKind = "left"     // what a rank had left behind was ended: Text says what
 	Ended    EventKind = "ended"    // no process of the attempt is left on the node
 	// Suspended: a signal that was passed on has stopped ranks of the node, or woken them:
 	// then Text is empty. An older leader ignores it.
@@ -38,7 +39,7 @@ type Event struct {
 	Kind  EventKind `json:"kind"`
 	Time  time.Time `json:"time"`
 	Port  int       `json:"port,omitempty"`  // Prepared on the head: the free port
-	Rank  int       `json:"rank"`            // Exited, Returned
+	Rank  int       `json:"rank"`            // Exited, Returned; Left: -1 where several ranks have ended
 	Again int       `json:"again,omitempty"` // Exited, Returned: the rank's incarnations before this one
 	Exit  *Exit     `json:"exit,omitempty"`  // Exited
 	Step  int       `json:"step,omitempty"`  // Started, Probed
@@ -48,7 +49,7 @@ type Event struct {
 	// grows they are at work. Last is the end of that output.
 	Moved int64  `json:"moved,omitempty"`
 	Last  string `json:"last,omitempty"`
-	// Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended, Preparing
+	// Refused: why, and what to do; Prepared: what to warn of; Stuck, Left, Suspended, Preparing
 	Text string `json:"text,omitempty"`
 	// Image is the ranks' image on the node (Prepared); nil: they run on the host.
 	Image *ImageSeen `json:"image,omitempty"`

@@ -24,6 +24,7 @@ const (
 	StepAgain     Step = "again"     // another generation will follow: the text says why, and when
 	StepWaiting   Step = "waiting"   // for what the text says
 	StepStuck     Step = "stuck"     // what the text names was killed and does not exit; its node is drained
+	StepLeft      Step = "left"      // what a rank had left behind was ended: see the text
 	StepAlone     Step = "alone"     // what was recorded last is on one machine only (OnlyOn)
 	StepStage     Step = "stage"     // news of one of the job's stages: see the text
 	StepServes    Step = "serves"    // the state of a service has changed: see the text

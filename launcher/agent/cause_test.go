@@ -92,3 +92,13 @@ func TestErrorFileIsNoLink(t *testing.T) {
 	}
 	n.hear(launcher.Ended)
 }
+
+// What a rank leaves behind is ended, and told with its name.
+func TestLeftBehindIsTold(t *testing.T) {
+	n := newNode(t)
+	n.launch(n.as("nohup sleep 1000 & exit 0"))
+	if ev := n.hear(launcher.Left); ev.Rank != 0 || ev.Text != "left 1 process behind (sleep): ended" {
+		t.Errorf("told %+v", ev)
+	}
+	n.hear(launcher.Ended)
+}

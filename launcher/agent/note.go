@@ -17,6 +17,8 @@ func (t *attempt) note(ev shim.Event) {
 	case shim.OutputLost:
 		t.noteLost(ev)
 		t.a.cfg.Logger.Warn("output lost", "job", t.key.Job, "rank", ev.Rank, "bytes", ev.Lost.Bytes, "error", ev.Lost.Error)
+	case shim.Left:
+		t.change(&launcher.Event{Kind: launcher.Left, Rank: ev.Rank, Text: ev.Why, Time: ev.Time}, nil)
 	case shim.Stuck:
 		t.stuck(ev.Why)
 	case shim.Started:

@@ -74,9 +74,10 @@ func (s *Servers) killedProcess(lines []string, found string) string {
 // causeIn finds the cause in the end of a rank's stderr, and in that of its stdout, where
 // servers log. For other programs stdout counts only where it is certain. lost: the words
 // only say that a peer has gone.
-func (s *Servers) causeIn(lines, aside []string) (words string, lost bool) {
+func (s *Servers) causeIn(lines, aside []string, e launcher.Exit) (words string, lost bool) {
 	lines, _ = s.unprefixed(lines)
 	aside, server := s.unprefixed(aside)
+	lines, aside = fitting(lines, e), fitting(aside, e)
 	if words, lost = s.recognise(lines); words != "" && !s.elsewhere().MatchString(words) {
 		return words, lost
 	}

@@ -41,7 +41,7 @@ func (ev evidence) evaluate(e launcher.Exit) launcher.Exit {
 		return e
 	}
 	message, trace := errorRecord(ev.record)
-	text, lost := ev.logs.causeIn(ev.lines, ev.aside)
+	text, lost := ev.logs.causeIn(ev.lines, ev.aside, e)
 	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil &&
 		ev.contained {
 		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage " +
@@ -167,6 +167,26 @@ func (s *Servers) causeAside(lines []string) string {
 
 // exception is the last line of a Python trace.
 var exception = plain.Pattern(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*|Exception: .*)`)
+
+// interrupt and warning are such lines that need not be the last of the process.
+var (
+	interrupt = plain.Pattern(`^KeyboardInterrupt\b`)
+	warning   = plain.Pattern(`^[A-Za-z_][\w.]*Warning\b`)
+)
+
+// fitting leaves out exceptions by which a process cannot have ended so: an interrupt that it, or one that it ran
+// before, has survived; and a warning that was only printed (where warnings are errors it stands below a trace).
+func fitting(lines []string, e launcher.Exit) (out []string) {
+	for i, l := range lines {
+		switch status := e.Status(); {
+		case interrupt().MatchString(l) && status != launcher.ExitInterrupted && (status != 1 || i < len(lines)-1):
+		case warning().MatchString(l) && (i == 0 || !strings.HasPrefix(lines[i-1], " ")):
+		default:
+			out = append(out, l)
+		}
+	}
+	return out
+}
 
 // torchrunRoot is what the real torchrun prints at its end about the worker that failed
 // first (torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError):

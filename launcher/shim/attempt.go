@@ -81,6 +81,7 @@ type attempt struct {
 	killAt    time.Time          // end of the grace
 	termAt    time.Time          // after INT: when TERM follows; zero: it has been sent, or KILL comes at once
 	termed    map[proc.Stat]bool // processes that have had TERM
+	left      map[proc.Stat]bool // that were told as left behind
 	lastExit  time.Time
 	lastPass  time.Time // of TERM or KILL
 	died      bool      // some process has died since

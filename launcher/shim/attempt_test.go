@@ -225,10 +225,24 @@ func TestLeftovers(t *testing.T) {
 			t.Errorf("after %s, want %s to %s", d, low, high)
 		}
 	}
+	left := func(t *testing.T, es []Event, rank int) {
+		t.Helper()
+		var told []string
+		for _, e := range es {
+			if e.Kind == Left {
+				told = append(told, fmt.Sprint(e.Rank, " ", e.Why))
+			}
+		}
+		if want := fmt.Sprint(rank, " left 1 process behind (sleep): ended"); len(told) != 1 || told[0] != want {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	}
 	t.Run("holding the output", func(t *testing.T) {
 		b := spawn(t)
 		b.start(b.sh(0, "(setsid sleep 1001 &); echo done"), b.sh(1, "exec sleep 1000"))
-		b.until(func(e Event) bool { return e.Kind == Exited && e.Rank == 0 })
+		var es []Event
+		b.until(func(e Event) bool { es = append(es, e); return e.Kind == Exited && e.Rank == 0 })
+		left(t, es, 0)
 		if n := len(b.alive()); n != 1 {
 			t.Errorf("%d processes live, want rank 1 alone", n)
 		}
@@ -242,7 +256,8 @@ func TestLeftovers(t *testing.T) {
 		b.start(b.sh(0, "(setsid sleep 1001 >/dev/null 2>&1 &); exit 4"))
 		es := b.events()
 		b.noneAlive()
-		within(t, es[len(es)-2].Time, es[len(es)-1].Time, OutputWait, OutputWait+20*time.Second)
+		left(t, es, 0)
+		within(t, es[len(es)-3].Time, es[len(es)-1].Time, OutputWait, OutputWait+20*time.Second)
 	})
 	t.Run("brief", func(t *testing.T) {
 		b := spawn(t)

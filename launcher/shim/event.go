@@ -21,6 +21,7 @@ const (
 	Started    Kind = "started"     // one rank has been exec'd
 	OutputLost Kind = "output-lost" // a gap in one rank's output file
 	Exited     Kind = "exited"      // one rank has ended: waitpid and the end of its output
+	Left       Kind = "left"        // processes that a rank, or some of them, left behind were killed, as Why says
 	Stuck      Kind = "stuck"       // KILL was sent and a process is left, as Why says; Ended comes once it is gone
 	Ended      Kind = "ended"       // no process of the attempt is left, and none will start; always the last
 )
@@ -33,7 +34,7 @@ type Event struct {
 	Seq  int       `json:"seq"` // from 1, without gaps
 	Time time.Time `json:"time"`
 	Kind Kind      `json:"kind"`
-	Rank int       `json:"rank"` // AllRanks for Starting, Stuck and Ended
+	Rank int       `json:"rank"` // AllRanks for Starting, Stuck and Ended, and for Left where it is not known
 	// PID is the rank's process, in Started and, if it ran, in Exited.
 	PID int `json:"pid,omitempty"`
 	// Exited, of a rank in a container: the program's PID, for which PID stands
@@ -41,7 +42,7 @@ type Event struct {
 	Again        int            `json:"again,omitempty"` // Started, Exited: the rank's incarnations before this one
 	Exit         *launcher.Exit `json:"exit,omitempty"`  // Exited; Time is then that of waitpid
 	Lost         *Lost          `json:"lost,omitempty"`  // OutputLost
-	// Ended: what began the end; Stuck: which process is left, and where it waits
+	// Ended: what began the end; Left: how many, and which; Stuck: which process is left, and where it waits
 	Why string `json:"why,omitempty"`
 	// Trace is in Starting, Ticks in Started: what Reap needs.
 	Trace *Trace `json:"trace,omitempty"`

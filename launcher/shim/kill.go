@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
@@ -122,17 +124,41 @@ func (a *attempt) killHolders(r *rank) {
 			living[o.pid] = true
 		}
 	}
-	n := 0
+	var held []proc.Stat
 	for _, p := range descendants(living) {
 		for _, pipe := range r.holds {
 			if proc.Here.Opens(p.PID, func(file string) bool { return file == pipe }) {
-				_ = unix.Kill(p.PID, unix.SIGKILL)
-				n++
+				held = append(held, p)
 				break
 			}
 		}
 	}
-	a.log.Info("leftovers killed", "rank", r.Rank.Rank, "processes", n)
+	a.tellLeft(r.Rank.Rank, held)
+	for _, p := range held {
+		_ = unix.Kill(p.PID, unix.SIGKILL)
+	}
+}
+
+// tellLeft reports processes that a rank has left behind, before they are killed: each once.
+func (a *attempt) tellLeft(rank int, procs []proc.Stat) {
+	procs = slices.DeleteFunc(procs, func(p proc.Stat) bool { return a.left[p.Born()] })
+	if len(procs) == 0 {
+		return
+	}
+	var names []string
+	for _, p := range procs {
+		a.left[p.Born()] = true
+		if name := plain.Line(proc.Here.Name(p.PID)); !slices.Contains(names, name) && len(names) < mostStuck {
+			names = append(names, name)
+		}
+	}
+	what := "1 process"
+	if len(procs) > 1 {
+		what = fmt.Sprintf("%d processes", len(procs))
+	}
+	why := fmt.Sprintf("left %s behind (%s): ended", what, strings.Join(names, ", "))
+	a.log.Info("leftovers are killed", "rank", rank, "why", why)
+	a.note(Event{Kind: Left, Rank: rank, Why: why})
 }
 
 const oomFile = "/proc/self/oom_score_adj"

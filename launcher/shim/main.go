@@ -141,7 +141,8 @@ func newAttempt(cfg Config, log *slog.Logger, j *journal) *attempt {
 		in:    make(chan func()), gone: make(chan struct{}),
 		sigs: make(chan os.Signal, 1), chld: make(chan os.Signal, 1),
 		byPID: map[int]*rank{}, early: map[int]death{},
-		termed: map[proc.Stat]bool{}, sessions: map[string]*session{}, bySession: map[int]*session{},
+		termed: map[proc.Stat]bool{}, left: map[proc.Stat]bool{},
+		sessions: map[string]*session{}, bySession: map[int]*session{},
 	}
 	signal.Notify(a.chld, syscall.SIGCHLD)
 	signal.Notify(a.sigs, syscall.SIGTERM)

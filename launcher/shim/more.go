@@ -89,6 +89,14 @@ func (a *attempt) bringBack(allExited, gone bool) (did bool) {
 // sweepUp ends what is left when every rank has exited: by ending the attempt or, if it
 // stays, within it.
 func (a *attempt) sweepUp() {
+	rank, sessions := AllRanks, map[int]bool{}
+	if len(a.ranks) == 1 {
+		rank = a.ranks[0].Rank.Rank
+	}
+	for pid := range a.bySession { // these were not left behind by a rank
+		sessions[pid] = true
+	}
+	a.tellLeft(rank, descendants(sessions))
 	if !a.cfg.Stays {
 		a.advance(killing, "every rank has exited, and left processes behind")
 		a.lastPass = time.Time{}

@@ -54,7 +54,7 @@ func (a *attempt) tellStuck() {
 	a.note(Event{Kind: Stuck, Rank: AllRanks, Why: text})
 }
 
-// mostStuck bounds how many processes are named.
+// mostStuck bounds how many processes are named, here and by tellLeft.
 const mostStuck = 4
 
 // stuckText names the processes that do not die, and why: ranks is by PID, and a process

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -108,13 +109,20 @@ func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	r.publish()
 }
 
-// lastLine is the last line of the rank that failed first, where the cause is not known.
+// warns is a line that is a warning, or the source of one below it.
+var warns = plain.Pattern(`^\W*[Ww]arning\b|\bWARN(ING)?\b|Warning: |^\s+warnings\.warn\(`)
+
+// lastLine is the last line of the rank that failed first, where the cause is not known. A warning is none.
 func lastLine(out rendezvous.Outcome) string {
 	if out.Root == nil || out.Root.Exit.Words != "" || out.Root.Exit.Last == "" {
 		return ""
 	}
 	lines := strings.Split(out.Root.Exit.Last, "\n")
-	return fmt.Sprintf(" (its last line: %s)", lines[len(lines)-1])
+	last := lines[len(lines)-1]
+	if warns().MatchString(last) {
+		return ""
+	}
+	return fmt.Sprintf(" (its last line: %s)", last)
 }
 
 // nextGeneration begins the next generation as soon as possible; over means that the job has ended instead.

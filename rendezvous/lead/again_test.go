@@ -405,3 +405,17 @@ func TestRestartsUnderDyingLeaders(t *testing.T) {
 		})
 	}
 }
+
+// Where no cause is known a rank's last line is told in its place, unless it is only a warning.
+func TestALastLine(t *testing.T) {
+	for last, want := range map[string]string{
+		"a\nno luck": " (its last line: no luck)", "": "", "a\nWARNING: x is slow": "", "a\nwarning: x": "",
+		"a\n/x/y.py:3: UserWarning: x is old": "", "UserWarning: x\n  warnings.warn(\"x\")": "",
+		"a\n2026-11-24 01:02:03 WARN x": "", "no warning came": " (its last line: no warning came)",
+	} {
+		out := rendezvous.Outcome{Root: &launcher.RankExit{Exit: launcher.Exit{Code: 1, Last: last}}}
+		if got := lastLine(out); got != want {
+			t.Errorf("%q: %q, want %q", last, got, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package lead
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -129,6 +130,41 @@ func TestNoTryBesideWhatCannotBeKilled(t *testing.T) {
 		}
 		if out := mustOutcome(t, w, "jjjj"); out.End != rendezvous.Completed {
 			t.Errorf("outcome %+v", out)
+		}
+		w.settle()
+	})
+}
+
+// What a rank has left behind is told to those who follow the job.
+func TestLeftBehindIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		r := w.ready()
+		if err := r.leader.Launch(t.Context(), spec("jjjj", 2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		n := w.nodes[1]
+		n.mu.Lock()
+		for k := range n.ledger {
+			for _, rank := range []int{1, -1} {
+				n.emit(launcher.Event{Key: k, Kind: launcher.Left, Rank: rank, Text: "left 1 process behind (x): ended"})
+			}
+		}
+		n.mu.Unlock()
+		time.Sleep(time.Second)
+		if err := r.leader.Stop(t.Context(), "jjjj", time.Second, "stopped by root"); err != nil {
+			t.Fatal(err)
+		}
+		var events []rendezvous.Progress
+		if err := r.leader.Watch(t.Context(), "jjjj",
+			func(p rendezvous.Progress) error { events = append(events, p); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"rank 1 on spark2 left 1 process behind (x): ended",
+			"ranks on spark2 left 1 process behind (x): ended"}
+		if got := tellOf(events, rendezvous.StepLeft); !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
 		}
 		w.settle()
 	})

@@ -149,6 +149,13 @@ func (r *run) event(ev launcher.Event) {
 		r.returned(p, ev)
 	case launcher.Stuck:
 		r.isStuck(p, ev.Text)
+	case launcher.Left:
+		who := "ranks"
+		if ev.Rank >= 0 {
+			who = r.job.Spec.Process(ev.Rank)
+		}
+		r.tell(rendezvous.Progress{Step: rendezvous.StepLeft, Host: p.Host,
+			Text: fmt.Sprintf("%s on %s %s", who, p.Host, ev.Text)})
 	case launcher.Suspended:
 		p.suspended = ev.Text != ""
 	case launcher.Ended:

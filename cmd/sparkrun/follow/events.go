@@ -124,7 +124,8 @@ func (f *Follower) handle(p rendezvous.Progress, seen sieve) error {
 	}
 	if seen.fresh(p) {
 		switch p.Step {
-		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage, rendezvous.StepServes:
+		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepLeft,
+			rendezvous.StepStage, rendezvous.StepServes:
 			f.Say(p.Text)
 		case rendezvous.StepPreparing:
 			f.Say(p.Host + " " + p.Text)
@@ -218,7 +219,8 @@ type sieve map[string]rendezvous.Step
 func (s sieve) fresh(p rendezvous.Progress) bool {
 	key := fmt.Sprint(p.Generation, " ", p.Step)
 	switch p.Step {
-	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage, rendezvous.StepServes:
+	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepLeft,
+		rendezvous.StepStage, rendezvous.StepServes:
 		key += " " + p.Text
 	case rendezvous.StepPreparing:
 		key += " " + p.Host + " " + p.Text

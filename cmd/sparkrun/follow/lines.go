@@ -24,7 +24,7 @@ func (p *Printer) lines(k TailKey, t *tail, data []byte, when time.Time) {
 			data = data[end+1:]
 		case len(data) >= room:
 			p.line(k, t, append(t.partial, data[:room]...), t.next+int64(room), true)
-			data = data[room:]
+			data, t.begun = data[room:], true
 		default:
 			t.partial = append(t.partial, data...)
 			t.next += int64(len(data))
@@ -44,13 +44,13 @@ func (p *Printer) line(k TailKey, t *tail, text []byte, next int64, partial bool
 			begin-- // the newline
 		}
 		p.object(newOutputLine(k, t, begin, text, partial))
-	case t.shown && len(text) == 0 && !p.isOpen(k): // it was ended already when another line was printed
+	case t.begun && len(text) == 0 && !p.isOpen(k): // it was ended already when another line was printed
 	default:
-		p.begin(k, t.when)
+		p.begin(k, t)
 		p.buf = append(append(p.buf, text...), '\n')
 		p.open = nil
 	}
-	t.next, t.partial, t.shown, t.taken = next, t.partial[:0], false, time.Time{}
+	t.next, t.partial, t.begun, t.taken = next, t.partial[:0], false, time.Time{}
 	if cap(t.partial) > MaxLine/8 {
 		t.partial = nil // one long line must not hold its memory for ever
 	}
@@ -58,7 +58,7 @@ func (p *Printer) line(k TailKey, t *tail, text []byte, next int64, partial bool
 
 // begin writes a stream's tag at the beginning of a line, unless the stream's own line is
 // still open.
-func (p *Printer) begin(k TailKey, when time.Time) {
+func (p *Printer) begin(k TailKey, t *tail) {
 	if p.isOpen(k) {
 		return
 	}
@@ -66,12 +66,12 @@ func (p *Printer) begin(k TailKey, when time.Time) {
 		p.buf, p.open = append(p.buf, '\n'), nil
 	}
 	_ = p.closeLine() // sticky: the next write returns it
-	p.tag(k)
+	p.tag(k, t.begun)
 	switch {
-	case p.Times && when.IsZero(): // its node does not know the time
+	case p.Times && t.when.IsZero(): // its node does not know the time
 		p.buf = fmt.Appendf(p.buf, "%-*s ", len(lineTime), "-")
 	case p.Times:
-		p.buf = append(when.UTC().AppendFormat(p.buf, lineTime), ' ')
+		p.buf = append(t.when.UTC().AppendFormat(p.buf, lineTime), ' ')
 	}
 }
 
@@ -139,9 +139,9 @@ func (p *Printer) showOpen() {
 		if p.json {
 			p.line(k, t, t.partial, t.next, true)
 		} else {
-			p.begin(k, t.when)
+			p.begin(k, t)
 			p.buf = append(p.buf, t.partial...)
-			p.open, t.partial, t.shown, t.taken = &k, t.partial[:0], true, time.Time{}
+			p.open, t.partial, t.begun, t.taken = &k, t.partial[:0], true, time.Time{}
 		}
 		_ = p.write(k.Stream) // sticky: the next take returns it
 	}
@@ -153,17 +153,21 @@ func (p *Printer) showOpen() {
 // palette are the ranks' colours, by SGR number; red is kept for errors.
 var palette = []int{36, 33, 32, 35, 34, 96, 93, 92, 95, 94}
 
-func (p *Printer) tag(k TailKey) {
-	colour := p.outColour
+// tag writes a rank's number; [0+] is the rest of a line, which no rank can write itself.
+func (p *Printer) tag(k TailKey, rest bool) {
+	colour, number := p.outColour, strconv.Itoa(k.Rank)
 	if k.Stream == wire.Stderr {
 		colour = p.errColour
 	}
-	if colour {
-		p.buf = fmt.Appendf(p.buf, "\x1b[%dm[%d]\x1b[0m", palette[k.Rank%len(palette)], k.Rank)
-	} else {
-		p.buf = fmt.Appendf(p.buf, "[%d]", k.Rank)
+	if rest {
+		number += "+"
 	}
-	for range p.width - len(strconv.Itoa(k.Rank)) + 1 {
+	if colour {
+		p.buf = fmt.Appendf(p.buf, "\x1b[%dm[%s]\x1b[0m", palette[k.Rank%len(palette)], number)
+	} else {
+		p.buf = fmt.Appendf(p.buf, "[%s]", number)
+	}
+	for range max(p.width-len(number), 0) + 1 {
 		p.buf = append(p.buf, ' ')
 	}
 }

@@ -37,7 +37,7 @@ func TestOpenLines(t *testing.T) {
 		"another rank comes between": {
 			{chunk: apptest.Out(0, 0, "half")}, {after: 2 * time.Second, want: "[0] half"},
 			{chunk: apptest.Out(1, 0, "whole\n"), want: "\n[1] whole\n"},
-			{chunk: apptest.Out(0, 4, " other\n"), want: "[0]  other\n"},
+			{chunk: apptest.Out(0, 4, " other\n"), want: "[0+]  other\n"},
 		},
 		"an end that comes too late": {
 			{chunk: apptest.Out(0, 0, "half")}, {after: 2 * time.Second, want: "[0] half"},

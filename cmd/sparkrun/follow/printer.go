@@ -20,7 +20,7 @@ import (
 )
 
 // MaxLine bounds how much of a line is kept while its end has not arrived, in bytes. A
-// longer line is cut there and continues after a tag of its own.
+// longer line is cut there and continues after a tag that says so.
 const MaxLine = 1 << 20
 
 // Printer merges the output of all ranks, whole lines at a time, and remembers how far
@@ -66,7 +66,7 @@ type tail struct {
 	job   launcher.JobID
 	taken time.Time // when partial began to wait; zero: it does not wait
 	when  time.Time // of the line's beginning, by its node's clock
-	shown bool      // the line's beginning has been shown
+	begun bool      // the line's beginning was shown, or cut off: this is the rest of it
 }
 
 // ErrOutput is wrapped by a printer's errors when its output cannot be written.

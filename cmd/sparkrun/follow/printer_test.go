@@ -145,6 +145,11 @@ func TestPrinterLongLine(t *testing.T) {
 	if len(lines) != 3 || len(lines[0]) != MaxLine+len("[0] ") || !strings.HasSuffix(lines[2], "yend") {
 		t.Errorf("%d lines, the first of %d bytes", len(lines), len(lines[0]))
 	}
+	for i, begin := range []string{"[0] y", "[0+] y", "[0+] y"} {
+		if !strings.HasPrefix(lines[i], begin) {
+			t.Errorf("piece %d begins %.8q, want %q", i, lines[i], begin)
+		}
+	}
 	if n := strings.Count(o.String(), "y"); n != 2_500_000 {
 		t.Errorf("%d bytes printed, want 2500000", n)
 	}
