@@ -23,8 +23,10 @@ type Member struct {
 	Drained string `json:"drained,omitempty"`
 	// Blank: it has lost its copy of the record, and with it what it has voted for. It
 	// takes no part in raft until it is taken in anew.
-	Blank     bool             `json:"blank,omitempty"`
-	Since     time.Time        `json:"since"` // of the last change of Ready
+	Blank bool      `json:"blank,omitempty"`
+	Since time.Time `json:"since"` // of the last change of Ready
+	// Unstarted: it has joined under this leader, who has not heard its agent yet.
+	Unstarted bool             `json:"unstarted,omitempty"`
 	Boot      string           `json:"boot,omitempty"`
 	Version   string           `json:"version,omitempty"`
 	Inventory envgen.Inventory `json:"inventory"`

@@ -190,6 +190,7 @@ var (
 	ErrTokenRole    = errors.New("token is for another role")
 	ErrHostTaken    = errors.New("another node of this name is a member")
 	ErrNoNode       = errors.New("no such node")
+	ErrRemoved      = errors.New("was removed from its cluster")
 	ErrNoJob        = errors.New("no such job")
 	ErrJobExists    = errors.New("the job exists")
 	ErrJobEnded     = errors.New("the job has ended")

@@ -34,6 +34,9 @@ type Paths struct {
 	Policy string // SPARKRUN_POLICY: who may run ranks here; no such file: no rules
 }
 
+// SystemState is the state of the agent that systemd starts: see scripts/sparkrun.service.
+const SystemState = "/var/lib/sparkrun"
+
 // DefaultPaths are those of a system's agent, or what the environment says.
 func DefaultPaths() Paths {
 	or := func(name, otherwise string) string {
@@ -43,7 +46,7 @@ func DefaultPaths() Paths {
 		return otherwise
 	}
 	p := Paths{
-		State: or("SPARKRUN_STATE", "/var/lib/sparkrun"),
+		State: or("SPARKRUN_STATE", SystemState),
 		Run:   or("SPARKRUN_RUN", "/run/sparkrun"),
 		Sysfs: or("SPARKRUN_SYSFS", "/sys"),
 

@@ -304,9 +304,16 @@ func TestRemovedNode(t *testing.T) {
 		if err == nil {
 			t.Fatal("a removed machine makes tokens")
 		}
-		return strings.Contains(err.Error(), "sparkrun leave --force")
+		return strings.Contains(err.Error(), "this machine was removed from its cluster: `sudo sparkrun leave`")
 	})
-	if err := wire.Leave.Call(t.Context(), cl, wire.LeaveRequest{Force: true}); err != nil {
+	if st, err := wire.ShowStatus.Call(t.Context(), cl, wire.StatusRequest{}); err != nil || !st.Removed {
+		t.Errorf("its status: %+v, %v", st, err)
+	}
+	res, err := wire.Doctor.Call(t.Context(), cl, wire.DoctorRequest{})
+	if err != nil || len(res.Nodes) != 1 || !slices.Contains(codesAt(res.Findings, gone.cfg.Host), "removed") {
+		t.Errorf("its doctor: %+v, %v", res, err)
+	}
+	if err := wire.Leave.Call(t.Context(), cl, wire.LeaveRequest{}); err != nil {
 		t.Error(err)
 	}
 	if err := <-gone.done; err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,11 @@ func TestTooFarApart(t *testing.T) {
 	cfg.protocol = new(rendezvous.Protocol + 1)
 	if _, err := Join(t.Context(), cfg, c.hosts[0].addr, token.Token); err != nil {
 		t.Errorf("a newcomer one protocol away, with the same token: %v", err)
+	}
+	st, err := wire.ShowStatus.Call(t.Context(), c.hosts[0].client(), wire.StatusRequest{})
+	if i := slices.IndexFunc(st.Nodes, func(n wire.NodeStatus) bool { return n.Host == "spark4" }); err != nil || i < 0 ||
+		st.Nodes[i].State != "joined" || !strings.Contains(st.Nodes[i].Why, "has not started yet") {
+		t.Errorf("a newcomer without an agent: %+v, %v", st.Nodes, err)
 	}
 }
 

@@ -265,7 +265,7 @@ func TestExitCodes(t *testing.T) {
 			err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"usage":              {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
 		"too many words":     {line: "ps train now", code: 2, err: `unexpected argument "now"`},
-		"a word is missing":  {line: "logs", code: 2, err: "the job is missing"},
+		"a word is missing":  {line: "logs", code: 2, err: "the job is missing: `sparkrun ps --all`"},
 		"unknown command":    {line: "staus", code: 2, err: "did you mean status?"},
 		"who lists machines": {line: "node list", code: 2, err: "sparkrun status lists the machines"},
 		"a token for members": {line: "token create", c: &apptest.FakeCluster{Err: wire.ErrDenied}, code: 1,

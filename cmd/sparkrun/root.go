@@ -26,7 +26,7 @@ func newRootCmd(a *app.App) *cobra.Command {
 each with the rank, the addresses and the network settings it needs.
 
 From a machine with an ssh login on each: sparkrun up. Or by hand: on the first
-machine sparkrun init, then the agent; on every other sparkrun join, then the agent.
+machine sparkrun init, then the agent; on every other sparkrun join, which starts it.
 From then on any of them can launch, watch and stop jobs, without ssh, and so can a
 laptop: sparkrun login. A single machine needs none of this: launch --standalone.
 

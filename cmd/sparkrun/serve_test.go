@@ -258,3 +258,18 @@ func TestServeFromClientSaysWhatPathLacks(t *testing.T) {
 		}
 	}
 }
+
+// What a server that cannot say how it spreads wrote is shown: a job that is asked keeps its output nowhere else.
+func TestAskingShowsWhatItSaid(t *testing.T) {
+	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("spark1"),
+		apptest.Ended(apptest.Failed7)),
+		OnLogs: apptest.Prints(apptest.Out(0, 0, "usage\nImportError: libcudart\n"))}
+	for want, g := range map[string]*apptest.FakeRunner{"its last line: [0] ImportError: libcudart;": g,
+		"it said nothing;": {OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Failed7))}} {
+		_, _, said := cliIn(t, apptest.Agent(g, &apptest.FakeCluster{}), []string{"PATH=/bin", "HOME=" + t.TempDir()},
+			"launch", "vllm", "--nodes", "2", "--runtime", "host", "org/model")
+		if !strings.Contains(said, "ended with 7; "+want) || strings.Contains(said, "sparkrun logs") {
+			t.Errorf("%s is not said: %s", want, said)
+		}
+	}
+}

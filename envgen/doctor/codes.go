@@ -14,6 +14,7 @@ const (
 	codeNodeAway   = "node-away"
 	codeNoLeader   = "no-leader"
 	codeNoAgent    = "no-agent"
+	codeRemoved    = "removed"
 	codeFabricOnly = "fabric-only" // the fabric joins two members, and management does not
 	// Of packets between nodes.
 	codePeerUnreachable = "peer-unreachable"
@@ -70,6 +71,8 @@ func Explanations() []envgen.Explanation {
 var (
 	ofCluster = [][2]string{
 		{codeNoAgent, "no agent runs on this machine: only what the machine itself shows was looked at"},
+		{codeRemoved, "this machine was removed from its cluster, and its agent keeps the keys: `sudo sparkrun leave` " +
+			"removes them"},
 		{codeNoLeader, "the cluster has no leader: nothing can be launched or stopped"},
 		{codeFabricOnly, "the leader reaches a member over the fabric alone: the management network between them is " +
 			"dead, and nothing else would stand in for the fabric"},

@@ -46,6 +46,7 @@ type Node struct {
 type Cluster struct {
 	Leader  string // its host; empty without a leader, and then Problem may say why
 	Problem string
+	Removed bool // the only node is this machine, which the cluster has removed
 	Nodes   []Node
 	// Topology is set by Derive; Reports are the results of its Plan, by node.
 	Topology envgen.Topology
@@ -88,7 +89,12 @@ func (c *Cluster) Findings(host string) []envgen.Finding {
 	if c.NoAgent != nil {
 		out = append(out, noAgent(c.Nodes[0], c.NoAgent, c.Enrolled))
 	}
-	if c.Leader == "" && c.Problem != "" {
+	if c.Removed {
+		out = append(out, envgen.Finding{Code: codeRemoved, Severity: envgen.SeverityError, Node: c.Nodes[0].ID,
+			Host:     c.Nodes[0].Host,
+			Text:     "this machine was removed from its cluster: nothing can be launched here, and only it was looked at",
+			Evidence: c.Problem, Remedy: "sudo sparkrun leave"})
+	} else if c.Leader == "" && c.Problem != "" {
 		out = append(out, envgen.Finding{Code: codeNoLeader, Severity: envgen.SeverityError,
 			Text:     "the cluster has no leader: nothing can be launched or stopped",
 			Evidence: c.Problem, Remedy: "sparkrun status"})
@@ -121,9 +127,11 @@ func noAgent(n Node, why error, enrolled bool) envgen.Finding {
 	f := envgen.Finding{Code: codeNoAgent, Severity: envgen.SeverityError, Node: n.ID, Host: n.Host,
 		Text: "no agent runs here: only what this machine itself shows was looked at, and nothing can be " +
 			"launched on it",
-		Evidence: why.Error(), Remedy: "sudo sparkrun join"}
-	if enrolled {
-		f.Remedy = "sudo systemctl start sparkrun"
+		Evidence: why.Error(), Remedy: "sudo systemctl start sparkrun"}
+	if !enrolled {
+		f.Text = "this machine is in no cluster, so that no agent runs here: only what it shows by itself was looked at; " +
+			"`sudo sparkrun init` makes a cluster, `sudo sparkrun join` joins one"
+		f.Remedy = "sudo sparkrun init"
 	}
 	return f
 }

@@ -62,6 +62,7 @@ const (
 	CodeChain           = "chain"
 	CodeIslands         = "islands"
 	CodeNotJoined       = "not-joined"
+	CodeStillLooking    = "still-looking"
 	// Of all nodes together.
 	CodeFirmwareUnequal = "firmware-unequal"
 )
@@ -78,7 +79,7 @@ func Codes() []string {
 		CodeDuplicateAddress, CodeOverlapsBridge, CodeOverlapsManagement, CodeOverlapsOther, CodePeerNotInSubnet,
 		CodePrefixUnequal, CodeSubnetOrder, CodeLinkLocalAmbiguous, CodeRingPrefixLengths, CodeMTUUnequal, CodeGIDIndexUnlike,
 		CodeCableSwapped, CodeCableLoop, CodeCableUnknownEnd, CodeSecondCable, CodeNoNeighbour, CodeRingMiswired,
-		CodeChain, CodeIslands, CodeNotJoined, CodeFirmwareUnequal,
+		CodeChain, CodeIslands, CodeNotJoined, CodeStillLooking, CodeFirmwareUnequal,
 	}
 }
 

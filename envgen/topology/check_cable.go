@@ -214,6 +214,13 @@ func (c *checker) checkShape() {
 				strings.Join(c.hostsOf(g), " - "), showCabling)
 		}
 	}
+	unsure := c.t.Shape == envgen.ShapeIslands || c.t.Shape == envgen.ShapeUnknown
+	if looking := c.looking(); unsure && len(looking) > 0 {
+		c.add(CodeStillLooking, envgen.SeverityInfo, nil, nil, "",
+			"the cable probe is still looking, and has not found yet what joins all nodes: ask again in some seconds",
+			"it has not listened long enough at "+joinWords(looking), showCabling)
+		return
+	}
 	switch c.t.Shape {
 	case envgen.ShapeIslands:
 		c.add(CodeIslands, envgen.SeverityWarning, nil, nil, "",
@@ -224,6 +231,17 @@ func (c *checker) checkShape() {
 				"the fabric joins no two nodes: jobs run over TCP", c.t.Why, showCabling)
 		}
 	}
+}
+
+// looking are the live fabric ports at which a probe works and has not listened long enough yet.
+func (c *checker) looking() (ports []string) {
+	for _, p := range c.w.ports {
+		probe := p.host.Inventory.Cabling
+		if p.role == envgen.RoleFabric && p.live && !p.probed && p.RoCE() && probe != nil && probe.Trouble == "" {
+			ports = append(ports, p.full())
+		}
+	}
+	return ports
 }
 
 // RoCE reports whether the port is Ethernet: InfiniBand needs neither probed cables nor

@@ -57,6 +57,7 @@ func Explanations() []envgen.Explanation {
 		{Code: CodeChain, Text: "the cables form a chain: one is missing for a ring"},
 		{Code: CodeIslands, Text: "the fabric joins some nodes, but not all"},
 		{Code: CodeNotJoined, Text: "nodes have fabric ports, and nothing joins them"},
+		{Code: CodeStillLooking, Text: "the cable probe has not listened long enough to say what the fabric joins: ask again"},
 		{Code: CodeFirmwareUnequal, Text: "ConnectX firmware differs between nodes"},
 	}
 }

@@ -118,6 +118,11 @@ func (f *fixture) line(words []string) (err error) {
 				f.probing = append(f.probing, n.Host)
 			}
 		}
+	case "looking": // a probe works, and has not listened long enough
+		for i := range f.in.Nodes {
+			f.in.Nodes[i].Inventory.Cabling = &envgen.Cabling{}
+		}
+		f.in.Cables, f.probing = nil, nil
 	case "stranger":
 		host, port, _ := f.split(args[0])
 		f.in.NonMembers = map[string]map[string]string{f.node(host).ID: {slot(port): strings.Join(args[1:], " ")}}

@@ -72,6 +72,7 @@ var impacts = map[string]impact{
 	CodeChain:              impactNone,
 	CodeIslands:            impactNone,
 	CodeNotJoined:          impactNone,
+	CodeStillLooking:       impactNone,
 	CodeFirmwareUnequal:    impactNone,
 }
 

@@ -258,7 +258,7 @@ func (h *host) become(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.asRoot(ctx, commandTimeout, "sparkrun join "+quote(i.Addr)+" --token-file -",
+	if _, err := h.asRoot(ctx, commandTimeout, "sparkrun join "+quote(i.Addr)+" --no-start --token-file -",
 		strings.NewReader(i.Token+"\n")); err != nil {
 		return fmt.Errorf("sparkrun join %s: %w", i.Addr, err)
 	}

@@ -33,6 +33,7 @@ type fakeNode struct {
 	old     bool // of a version without leases
 	// waits is what its probes of a step still wait for; nil: nothing.
 	waits func(step int) string
+	says  string // the last lines that its ranks have written meanwhile
 	// mute: a service whose rank 0 is here never answers.
 	mute bool
 	// lingers is how long its ranks need to end when they are told to, and late what is then
@@ -300,7 +301,7 @@ func (n *fakeNode) probe(tr *fakeTry, step int) {
 	}
 	ev := launcher.Event{Key: tr.Key, Kind: launcher.Probed, Step: step}
 	if n.waits != nil {
-		ev.Text = n.waits(step)
+		ev.Text, ev.Last = n.waits(step), n.says
 	}
 	n.emit(ev)
 	if ev.Text != "" {

@@ -109,6 +109,7 @@ type Leader struct {
 	cfg   Config
 	ctx   context.Context
 	began time.Time
+	index uint64 // of the record then: whoever joined after it did so under this leadership
 
 	mu      sync.Mutex
 	members map[launcher.NodeID]*member
@@ -130,6 +131,7 @@ func Open(ctx context.Context, cfg Config) *Leader {
 		swept:   map[sweeping]bool{},
 		changed: make(chan struct{}),
 	}
+	_, _, l.index = cfg.Record.Cluster()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, job := range cfg.Record.Jobs() {

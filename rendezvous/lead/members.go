@@ -177,6 +177,8 @@ func (l *Leader) roster() rendezvous.Roster {
 			m.Ready, m.Since, m.Boot, m.Version, m.Protocol = s.ready, s.since, s.boot, s.version, s.protocol
 			m.Inventory, m.Drained = s.inventory, s.drained()
 			m.Blank = s.blank
+		} else {
+			m.Unstarted = n.Joined > l.index
 		}
 		out = append(out, m)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -217,7 +218,22 @@ func (r *run) sayWaits(now time.Time) {
 	if age := now.Sub(r.since).Round(time.Second); age > 0 {
 		text += ", " + age.String()
 	}
-	r.waits(text)
+	r.waits(text + r.progress(k))
+}
+
+// progressLine is how a program tells how far it is: Loading safetensors checkpoint shards:  40% Completed.
+var progressLine = plain.Pattern(`(?m)^.*\d ?%.*$`)
+
+const progressMost = 120 // bytes of such a line that are told
+
+// progress is the last such line of the first machine that has one.
+func (r *run) progress(k int) string {
+	for _, p := range r.placements {
+		if lines := progressLine().FindAllString(p.probes[k].last, -1); len(lines) > 0 && !p.probes[k].passed {
+			return fmt.Sprintf("; %s: %s", p.Host, plain.Cut(strings.TrimSpace(lines[len(lines)-1]), progressMost))
+		}
+	}
+	return ""
 }
 
 // sayAt is when that may be reported again.

@@ -73,6 +73,7 @@ func TestStepsComeUpInTurn(t *testing.T) {
 			}
 			return fmt.Sprintf("%d of 100 files", asked)
 		}
+		w.nodes[0].says = "INFO loader\nLoading safetensors checkpoint shards:  25% Completed | 1/4\nINFO waits"
 		w.ready()
 		events, err := w.client(t.Context(), inSteps("aaaa"))
 		if err != nil {
@@ -96,6 +97,9 @@ func TestStepsComeUpInTurn(t *testing.T) {
 		})
 		if waits < 0 {
 			t.Error("nobody was told what is waited for")
+		} else if text := events[waits].Text; !strings.HasSuffix(text,
+			"; spark1: Loading safetensors checkpoint shards:  25% Completed | 1/4") {
+			t.Errorf("how far the ranks are by their own word is not told: %s", text)
 		}
 		w.settle()
 	})

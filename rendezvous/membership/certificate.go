@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -229,6 +230,9 @@ func (m *Membership) renewExpired(
 		return res, fmt.Errorf("%w: %w", wire.ErrDenied, err)
 	}
 	l.Who, l.On = peer.Host, peer.NodeID
+	if m.cfg.Record.WasRemoved(launcher.NodeID(peer.NodeID)) {
+		return res, fmt.Errorf("renew certificate: %w: %s %w", wire.ErrDenied, peer.Host, rendezvous.ErrRemoved)
+	}
 	if _, listed := m.List.member(launcher.NodeID(peer.NodeID)); !listed && peer.Role == trust.RoleNode {
 		return res, fmt.Errorf("renew certificate of %s: %w: it is not a member", peer.Host, wire.ErrDenied)
 	}

@@ -41,6 +41,12 @@ func (m *Membership) leave(ctx context.Context, c wire.Caller, r wire.LeaveReque
 		if err == nil {
 			break
 		}
+		if !errors.Is(err, wire.ErrRetry) {
+			m.askForList(ctx) // they may have removed this node while it did not hear of it
+		}
+		if m.removed.Load() {
+			return wire.Empty{}, m.forget()
+		}
 		if !errors.Is(err, wire.ErrRetry) || ctx.Err() != nil {
 			return wire.Empty{}, fmt.Errorf("leave the cluster: %w", err)
 		}
@@ -107,8 +113,8 @@ func (m *Membership) goodBye() {
 	m.leaveOnce.Do(func() { time.AfterFunc(100*time.Millisecond, func() { close(m.left) }) })
 }
 
-// forget is a leave of which nobody is told: for a machine that the cluster removed while
-// it was off, or whose cluster is gone.
+// forget is a leave of which nobody is told: for a machine that the cluster has removed, or
+// whose cluster is gone.
 func (m *Membership) forget() error {
 	if m.leads.Load() != nil && len(m.cfg.Record.Nodes()) > 1 {
 		return fmt.Errorf("leave the cluster: %w: this machine leads: leave without --force", wire.ErrDenied)

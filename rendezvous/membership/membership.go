@@ -54,6 +54,8 @@ type Membership struct {
 	log  *slog.Logger
 
 	shunned   atomic.Bool                // every member that answered this node's question refused it
+	removed   atomic.Bool                // one of them said that this node was removed; for good
+	cleared   atomic.Bool                // one of them said that this node is a member
 	leads     rendezvous.Latest[*Leader] // nil while this node does not lead
 	left      chan struct{}              // closed when this node has left the cluster
 	leaveOnce sync.Once
@@ -230,6 +232,10 @@ func (m *Membership) hearsOthers() bool {
 	})
 }
 
+// removedText says what to do on a machine that was removed while it did not hear of it.
+const removedText = "`sudo sparkrun leave` here removes its keys; after that, a new token (`sparkrun token create` on " +
+	"a member) and `sudo sparkrun join` bring it in again"
+
 // shunnedText says what to do when all members that answer refuse this node.
 const shunnedText = "if it was removed from the cluster while it was off (`sparkrun status` on another machine), " +
 	"`sudo sparkrun leave --force` here removes its keys; else check the clocks, and audit.log there"
@@ -237,6 +243,9 @@ const shunnedText = "if it was removed from the cluster while it was off (`spark
 // NoLeader says in one line what is wrong and what helps: ErrNoLeader if waiting does not
 // help, ErrRetry if an election is under way.
 func (m *Membership) NoLeader() error {
+	if m.removed.Load() {
+		return fmt.Errorf("%w: this machine %w: %s", wire.ErrNoLeader, rendezvous.ErrRemoved, removedText)
+	}
 	if m.shunned.Load() {
 		return fmt.Errorf("%w: the other members refuse this machine: %s", wire.ErrNoLeader, shunnedText)
 	}
@@ -248,7 +257,9 @@ func (m *Membership) NoLeader() error {
 func (m *Membership) askForList(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askListWithin)
 	defer cancel()
-	var refused, answered atomic.Int32
+	var answered atomic.Int32
+	var refused []launcher.NodeID
+	var mu sync.Mutex // over refused
 	var all sync.WaitGroup
 	for _, other := range m.List.now().Members {
 		if other.ID == m.cfg.Self.ID {
@@ -261,7 +272,9 @@ func (m *Membership) askForList(ctx context.Context) {
 				answered.Add(1)
 				err = m.takeTold(t)
 			case strings.Contains(err.Error(), "tls: bad certificate"): // all that the refused end learns; the error has no type
-				refused.Add(1)
+				mu.Lock()
+				refused = append(refused, other.ID)
+				mu.Unlock()
 			}
 			if err != nil {
 				m.log.Debug("ask who is a member", "node", other.Host, "error", err)
@@ -269,9 +282,35 @@ func (m *Membership) askForList(ctx context.Context) {
 		})
 	}
 	all.Wait()
-	shunned := refused.Load() > 0 && answered.Load() == 0
+	shunned := len(refused) > 0 && answered.Load() == 0
 	if was := m.shunned.Swap(shunned); shunned && !was {
 		m.log.Warn("other members refuse this machine", "remedy", shunnedText)
+	}
+	switch {
+	case !shunned:
+		m.cleared.Store(false)
+	case !m.cleared.Load() && !m.removed.Load():
+		m.askWhy(ctx, refused)
+	}
+}
+
+// askWhy asks members that refuse this node, without its certificate, whether it was removed. Their answer is
+// proven by the CA that this node knows.
+func (m *Membership) askWhy(ctx context.Context, refused []launcher.NodeID) {
+	id := m.List.Gate.Identity()
+	csr, err := id.CSR()
+	if err == nil {
+		var addrs []netip.AddrPort
+		for _, other := range refused {
+			if at, err := m.cfg.Dial.Locate(other); err == nil {
+				addrs = append(addrs, at)
+			}
+		}
+		_, err = RenewExpired(ctx, m.List.cfg.Now, id, csr, addrs)
+	}
+	m.cleared.Store(err == nil)
+	if errors.Is(err, rendezvous.ErrRemoved) && !m.removed.Swap(true) {
+		m.log.Warn("this machine was removed from its cluster", "remedy", removedText)
 	}
 }
 

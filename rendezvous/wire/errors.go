@@ -50,6 +50,7 @@ var codes = []struct {
 	{"retry", ErrRetry, http.StatusServiceUnavailable},
 	{"no-leader", ErrNoLeader, http.StatusServiceUnavailable},
 	{"not-yet", ErrNotYet, http.StatusConflict},
+	{"removed", rendezvous.ErrRemoved, http.StatusForbidden},
 	{"denied", ErrDenied, http.StatusForbidden},
 	{"conflict", ErrConflict, http.StatusConflict},
 	{"token-used", rendezvous.ErrTokenUsed, http.StatusForbidden},

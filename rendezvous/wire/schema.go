@@ -34,8 +34,10 @@ type Status struct {
 	Problem string          `json:"problem,omitempty"`
 	// Heard is, without a leader, when raft last heard one, by the answering node's
 	// clock; zero if it has not since its agent was started.
-	Heard time.Time    `json:"heard,omitzero"`
-	Nodes []NodeStatus `json:"nodes"`
+	Heard time.Time `json:"heard,omitzero"`
+	// Removed: the answering node was removed from the cluster; what it knows of the others is old.
+	Removed bool         `json:"removed,omitempty"`
+	Nodes   []NodeStatus `json:"nodes"`
 }
 
 // NodeStatus is one member.
@@ -44,8 +46,8 @@ type NodeStatus struct {
 	Host string          `json:"host"`
 	Addr netip.Addr      `json:"addr"` // management
 	// State is "ready" (the leader's control stream is up), "drained" (it is, and
-	// the node gets no jobs for what Why says), "away", or "unknown" where there is
-	// no leader to tell.
+	// the node gets no jobs for what Why says), "away", "joined" (its agent has not
+	// started yet), or "unknown" where there is no leader to tell.
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`

@@ -6,7 +6,7 @@
 third_joins() {
 	on spark2 ip addr add 172.30.0.99/24 dev enP7s7 || return
 	on spark1 sparkrun token create | tail -n 1 | lab exec spark2 -- unshare --mount --uts sh -c '
-		hostname spark3 && mount -t tmpfs tmpfs /var/lib/sparkrun && mount -t tmpfs tmpfs /run/sparkrun && exec sparkrun join 172.30.0.11 --management 172.30.0.99 --token-file -' &&
+		hostname spark3 && mount -t tmpfs tmpfs /var/lib/sparkrun && mount -t tmpfs tmpfs /run/sparkrun && exec sparkrun join 172.30.0.11 --no-start --management 172.30.0.99 --token-file -' &&
 		on spark2 ip addr del 172.30.0.99/24 dev enP7s7
 }
 ring_of() { on "$1" sha256sum /var/lib/sparkrun/trust/gossip.json; }

@@ -29,7 +29,7 @@ const (
 
 // Seen takes from a status what doctor examines of the cluster.
 func Seen(st wire.Status) *doctor.Cluster {
-	c := &doctor.Cluster{Leader: st.Leader, Problem: st.Problem}
+	c := &doctor.Cluster{Leader: st.Leader, Problem: st.Problem, Removed: st.Removed}
 	for _, n := range st.Nodes {
 		c.Nodes = append(c.Nodes, doctor.Node{
 			ID: string(n.ID), Host: n.Host, Addr: n.Addr, State: n.State, FabricOnly: n.FabricOnly,

@@ -77,6 +77,8 @@ func (l *Leader) Now() (wire.Status, <-chan struct{}) {
 		default:
 			if err := l.Apart(m.ID); err != nil {
 				s.Why = err.Error()
+			} else if m.Unstarted {
+				s.State, s.Why = "joined", "its agent has not started yet: `sudo systemctl enable --now sparkrun` there"
 			}
 		}
 		if m.Ready && voteless[m.ID] {

@@ -28,7 +28,7 @@ func (s *Status) raft(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Ra
 	}
 	for _, m := range st.Nodes {
 		r := wire.NodeRaft{ID: m.ID, Host: m.Host, Role: m.Role}
-		if m.State == "away" {
+		if m.State == "away" || m.State == "joined" {
 			r.Error = "it does not answer"
 			if !m.Since.IsZero() {
 				r.Silent = time.Since(m.Since)

@@ -153,7 +153,12 @@ func (s *Status) alone(problem error) wire.Status {
 	_, term := raft.Leader()
 	st := wire.Status{
 		Cluster: self.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error(),
-		Heard: raft.LastContact(),
+		Heard: raft.LastContact(), Removed: errors.Is(problem, rendezvous.ErrRemoved),
+	}
+	if st.Removed { // the others are no concern of this machine any more, and it may have no copy of the record
+		st.Nodes = []wire.NodeStatus{{ID: self.ID, Host: self.Host, State: "unknown",
+			Inventory: s.cfg.Inventory.Load(), Version: self.Version, Protocol: self.Protocol}}
+		return st
 	}
 	roles := s.cfg.Failover.Roles()
 	for _, m := range s.cfg.Record.Nodes() {
@@ -186,6 +191,9 @@ func (s *Status) missed(id launcher.NodeID) (since time.Time, missed bool) {
 // its control stream does; until then the stream counts only as long as the leader
 // answers or gossips. Silence of gossip alone is no evidence: it runs on management only.
 func (s *Status) Why(err error) error {
+	if why := s.cfg.NoLeader(); errors.Is(why, rendezvous.ErrRemoved) {
+		return why
+	}
 	raft := s.cfg.Failover.Raft()
 	elected, _ := raft.Leader()
 	last := s.cfg.Failover.Leader()

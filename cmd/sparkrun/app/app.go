@@ -96,6 +96,14 @@ func Takes(n int, what string) cobra.PositionalArgs {
 	}
 }
 
+// TakesJob is Takes for one job.
+func TakesJob(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return Usagef("the job is missing: `sparkrun ps --all` lists them")
+	}
+	return Takes(1, "")(nil, args)
+}
+
 // Running gives a command's function a context that ends with Ctrl-C.
 func Running[O any](a *App, opts *O, run func(context.Context, *App, O) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {

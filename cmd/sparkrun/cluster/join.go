@@ -7,12 +7,14 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 type joinOptions struct {
@@ -20,6 +22,7 @@ type joinOptions struct {
 	addr      string
 	tokenFile string   // a path, "-" for stdin, or empty: ask on the terminal
 	given     []string // its flags, to be typed again
+	noStart   bool
 }
 
 // NewJoinCmd makes `sparkrun join`.
@@ -46,7 +49,8 @@ that CA is sent nothing.
 management network, without a fabric. With one, a pair goes on by itself when it
 loses either machine. Its token is made with --role witness.
 
-It starts nothing: the agent does the work. A machine is in one cluster at most.`,
+Then systemd starts the agent, now and at each boot (--no-start: it does not). Where
+there is no unit for it, join says what to type. A machine is in one cluster at most.`,
 		Example: `  sudo sparkrun join 10.0.0.1
   sudo sparkrun join                      # looks for clusters, and asks
   sudo sparkrun join 10.0.0.1 --token-file /root/token
@@ -63,6 +67,7 @@ It starts nothing: the agent does the work. A machine is in one cluster at most.
 	}
 	app.NodeFlags(cmd.Flags(), &opts.node)
 	cmd.Flags().BoolVar(&opts.node.Witness, "witness", false, "this machine votes and gets no ranks")
+	cmd.Flags().BoolVar(&opts.noStart, "no-start", false, "do not start the agent")
 	cmd.Flags().StringVar(&opts.tokenFile, "token-file", "", "read the token from this file, - for standard input")
 	return cmd
 }
@@ -90,8 +95,32 @@ func runJoin(ctx context.Context, a *app.App, o joinOptions) error {
 	}
 	a.SayAlone(j.OnlyOn)
 	fmt.Fprintf(a.Out, "%s is in cluster %s, which %s leads\n", j.Host, j.Cluster, j.Leader)
-	fmt.Fprintln(a.Err, "next:  sudo systemctl start sparkrun      the agent (or: sudo sparkrun agent)")
+	started := false
+	if !o.noStart && c.Paths.State == node.SystemState {
+		if started, err = startAgent(ctx); err != nil {
+			a.Say(fmt.Sprintf("warning: the agent has not started: %v", err))
+		}
+	}
+	if started {
+		fmt.Fprintln(a.Out, "its agent runs, and starts at each boot")
+		return nil
+	}
+	fmt.Fprintln(a.Err, "the agent does not run yet; next:  sudo systemctl enable --now sparkrun      "+
+		"(or: sudo sparkrun agent)")
 	return nil
+}
+
+// startAgent has systemd start the agent, now and at each boot. Without systemd, or without a unit of
+// ours, it does nothing.
+func startAgent(ctx context.Context) (started bool, err error) {
+	state, err := exec.CommandContext(ctx, "systemctl", "show", "--property", "LoadState", "--value", "sparkrun").Output()
+	if err != nil || strings.TrimSpace(string(state)) != "loaded" {
+		return false, nil
+	}
+	if out, err := exec.CommandContext(ctx, "systemctl", "enable", "--now", "sparkrun").CombinedOutput(); err != nil {
+		return false, fmt.Errorf("systemctl enable --now sparkrun: %w: %s", err, plain.Line(strings.TrimSpace(string(out))))
+	}
+	return true, nil
 }
 
 const maxToken = 4 << 10 // bytes; a token has some hundred

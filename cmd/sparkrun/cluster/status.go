@@ -83,6 +83,10 @@ func runStatus(ctx context.Context, a *app.App, o statusOptions) error {
 	if o.json {
 		return a.Object(st)
 	}
+	if st.Removed { // what it knows of the others is old
+		a.Say(st.Problem)
+		return nil
+	}
 	leader := "leader " + st.Leader
 	if st.Leader == "" {
 		leader = "no leader"

@@ -46,7 +46,7 @@ root, may do more than look on, as logs -f does.`,
 		Example: `  sparkrun attach k3x
   sparkrun attach train --rank 0 --tail 50
   sparkrun attach train --no-stdin`,
-		Args:              app.Takes(1, "the job"),
+		Args:              app.TakesJob,
 		ValidArgsFunction: a.CompleteJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.job = args[0]

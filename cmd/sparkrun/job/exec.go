@@ -57,7 +57,7 @@ in the background stays until then. Only the job's user, and root, may do this.`
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch at := cmd.ArgsLenAtDash(); {
 			case len(args) == 0 || at == 0:
-				return app.Usagef("the job is missing")
+				return app.Usagef("the job is missing: `sparkrun ps` lists them")
 			case at > 1:
 				return app.Usagef("want one job, then the command: sparkrun exec %s -- COMMAND", args[0])
 			case len(args) == 1 || args[1] == "":

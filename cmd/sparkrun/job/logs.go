@@ -66,7 +66,7 @@ and before --grep; which stream's line was later is known as well as --since.`,
   sparkrun logs k3x --node spark2 --generation 1
   sparkrun logs k3x --timestamps | sort -k 2
   sparkrun logs k3x --rank 0 --output raw > result.bin`,
-		Args:              app.Takes(1, "the job"),
+		Args:              app.TakesJob,
 		ValidArgsFunction: a.CompleteJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.job = args[0]

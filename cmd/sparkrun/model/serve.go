@@ -9,11 +9,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -276,8 +276,8 @@ func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Optio
 	defer end()
 	signals, stop := a.Signals()
 	defer stop()
-	var help bytes.Buffer
-	f := follow.Follower{Agent: b, Spec: spec, Out: follow.NewPrinter(&help, io.Discard), Signals: signals,
+	var help, said bytes.Buffer
+	f := follow.Follower{Agent: b, Spec: spec, Out: follow.NewPrinter(&help, &said), Signals: signals,
 		Standalone: o.Standalone, Say: func(string) {}}
 	f.Out.Note = f.Say
 	code, err := f.Run(ctx)
@@ -285,9 +285,13 @@ func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Optio
 	case err != nil:
 		return "", fmt.Errorf("ask %s how it spreads: %w", e.Title, err)
 	case code != 0:
+		last := "it said nothing"
+		if lines := strings.FieldsFunc(help.String()+said.String(), func(r rune) bool { return r == '\n' }); len(lines) > 0 {
+			last = "its last line: " + lines[len(lines)-1]
+		}
 		return "", app.Exits(code,
-			fmt.Errorf("ask %s how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend "+
-				"native or ray does not ask", e.Title, app.QuoteAll(ask.Request.Args), code, spec.ID))
+			fmt.Errorf("ask %s how it spreads: `%s` ended with %d; %s; --backend native or ray does not ask",
+				e.Title, app.QuoteAll(ask.Request.Args), code, last))
 	case e.Backends.Knows(help.String()):
 		return workloads.BackendNative, nil
 	}
