@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 )
 
 // CodeGPUsTaken warns in a dry run of GPUs that another job has at that moment.
@@ -16,19 +17,27 @@ const CodeGPUsTaken = "gpus-taken"
 // ErrFabricUnfit is wrapped by the refusal of a job that cannot work on this fabric.
 var ErrFabricUnfit = errors.New("the fabric is not fit for this job")
 
+// ErrUnheard is an ErrFabricUnfit for ports alone that hear no member: after a cable is back the probe takes a few
+// seconds to hear one.
+var ErrUnheard = fmt.Errorf("%w", ErrFabricUnfit)
+
 // Unfit is the error for the findings that stop a job, each with the node, the
 // port, the code and the remedy; nil where none is an error.
 func Unfit(findings []envgen.Finding) error {
 	var lines []string
+	err := ErrUnheard
 	for _, f := range findings {
 		if f.Severity == envgen.SeverityError {
 			lines = append(lines, "\n  "+Describe(f))
+			if f.Code != topology.CodeNoNeighbour {
+				err = ErrFabricUnfit
+			}
 		}
 	}
 	if lines == nil {
 		return nil
 	}
-	return fmt.Errorf("%w; nothing is started:%s", ErrFabricUnfit, strings.Join(lines, ""))
+	return fmt.Errorf("%w; nothing is started:%s", err, strings.Join(lines, ""))
 }
 
 // Forced turns errors into warnings: the user starts the job anyway.

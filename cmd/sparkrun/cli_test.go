@@ -434,6 +434,40 @@ spark3   -          drained   -                           -
 	}
 }
 
+// A fallback from the fabric is a warning wherever one looks; where the fabric is as it should be there is none.
+func TestStatusWarnsOfFallbacks(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*wire.Status)
+		want   string
+	}{
+		"as it should be": {func(*wire.Status) {}, ""},
+		"no cable":        {func(st *wire.Status) { *st = apptest.Pair(false) }, ""}, // the table says it
+		"a stranger": {func(st *wire.Status) {
+			cab := st.Nodes[1].Inventory.Cabling
+			cab.NonMembers = append(cab.NonMembers, envgen.NonMember{NIC: cab.Sightings[0].NIC, Slot: cab.Sightings[0].Slot,
+				MAC: "02:aa:00:00:00:01", Heard: envgen.NonMemberARP})
+			st.Nodes[1].Inventory.FabricPorts = []string{cab.Sightings[0].NIC}
+		}, "sparkrun: warning: spark2 port 0 is used by jobs, and the host 02:aa:00:00:00:01"},
+		"no address": {func(st *wire.Status) {
+			for i := range st.Nodes[1].Inventory.NICs[1:] {
+				st.Nodes[1].Inventory.NICs[1+i].Addresses = nil
+			}
+			for i := range st.Nodes[1].Inventory.Devices {
+				st.Nodes[1].Inventory.Devices[i].GIDs = nil
+			}
+		}, "sparkrun: warning: jobs meet spark1, spark2 over management, although the fabric has a link there: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := apptest.Pair(true)
+			c.change(&st)
+			code, _, e := cli(t, apptest.Agent(apptest.StatusIs(st, nil)), "status")
+			if code != 0 || c.want == "" && e != "" || !strings.Contains(e, c.want) {
+				t.Errorf("code %d, stderr %q, want %q", code, e, c.want)
+			}
+		})
+	}
+}
+
 func TestPsLeavesOutTheEnded(t *testing.T) {
 	_, running, _ := cli(t, apptest.Agent(&apptest.FakeCluster{Has: apptest.SomeJobs()}), "ps")
 	if strings.Contains(running, "aaaa") || !strings.Contains(running, "bbbb") {

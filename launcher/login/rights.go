@@ -71,6 +71,20 @@ func (u User) May(path string, mode uint32) error {
 	return nil
 }
 
+// Hidden reports whether a path is closed to root as well as to the user as Do has it: in a FUSE mount of the user's, or
+// over NFS, what is there only a process of the user's alone can see.
+func (u User) Hidden(path string, err error) bool {
+	if !u.Switches || !errors.Is(err, unix.EACCES) {
+		return false
+	}
+	asRoot := make(chan error)
+	go func() { // in a thread that has root's rights: Do's own is locked to its goroutine
+		_, err := os.Stat(path)
+		asRoot <- err
+	}()
+	return errors.Is(<-asRoot, unix.EACCES)
+}
+
 // Cause is the reason without the path, which the caller names.
 func (u User) Cause(err error) error {
 	var no unix.Errno

@@ -62,6 +62,8 @@ func (c *Case) readable(name, path string) error {
 			"it to every node of the job")
 	case errors.Is(err, fs.ErrNotExist):
 		return errors.New("not found here: have launch --stage bring it, or copy it to every node of the job")
+	case c.User.Hidden(path, err): // the program decides
+		return nil
 	case err != nil:
 		return c.User.Cause(err)
 	case fi.IsDir():

@@ -32,7 +32,7 @@ func program(_ context.Context, c *Case) error {
 	return fmt.Errorf("program %q: %w", name, err)
 }
 
-// find looks for a program of the host as the shim will.
+// find looks for a program of the host as the shim will. Where nothing can be seen of what may be it, the shim decides.
 func (c *Case) find(program string) (path string, err error) {
 	err = c.User.Do(func() (err error) {
 		path, err = findProgram(c.User, program, c.Stage.Workdir, launcher.ValueOf(c.First.Env, "PATH"))
@@ -50,9 +50,14 @@ func findProgram(u login.User, program, workdir, search string) (path string, er
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(workdir, path)
 		}
-		return path, runnable(u, path)
+		err := runnable(u, path)
+		if u.Hidden(path, err) {
+			err = nil
+		}
+		return path, err
 	}
 	var unfit error // the first of that name that cannot run
+	hidden := ""    // the first that may be there
 	for _, d := range filepath.SplitList(search) {
 		if !filepath.IsAbs(d) {
 			d = filepath.Join(workdir, d)
@@ -62,9 +67,16 @@ func findProgram(u login.User, program, workdir, search string) (path string, er
 		if err == nil {
 			return path, nil
 		}
-		if fi, serr := os.Stat(path); serr == nil && !fi.IsDir() && unfit == nil {
+		fi, serr := os.Stat(path)
+		if serr == nil && !fi.IsDir() && unfit == nil {
 			unfit = fmt.Errorf("%s: %w", path, err)
 		}
+		if hidden == "" && u.Hidden(path, serr) {
+			hidden = path
+		}
+	}
+	if hidden != "" {
+		return hidden, nil
 	}
 	if unfit != nil {
 		return "", unfit

@@ -37,6 +37,8 @@ func enterable(u login.User, path string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return errors.New("not found here: create it on every node, or choose another with --workdir")
+	case u.Hidden(path, err): // the shim decides
+		return nil
 	case err != nil:
 		return u.Cause(err)
 	case !fi.IsDir():

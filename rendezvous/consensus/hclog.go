@@ -6,10 +6,11 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // quietFor is how long the same line of raft is not repeated: with a dead peer it logs
@@ -18,22 +19,15 @@ const quietFor = 30 * time.Second
 
 // slogSink passes raft's log on to slog.
 type slogSink struct {
-	log *slog.Logger
-
-	mu   sync.Mutex
-	said map[string]saidAt
-}
-
-type saidAt struct {
-	at    time.Time
-	muted int
+	log      *slog.Logger
+	warnings *rendezvous.Sparing
 }
 
 func newHCLogger(log *slog.Logger) hclog.Logger {
 	// raft needs a logger with a level; the sink below gets every line whatever that
 	// level is, and slog's handler decides.
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Error, Output: io.Discard})
-	l.RegisterSink(&slogSink{log: log, said: map[string]saidAt{}})
+	l.RegisterSink(&slogSink{log: log, warnings: rendezvous.NewSparing(log, quietFor)})
 	return l
 }
 
@@ -61,39 +55,21 @@ func (s *slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) 
 		attrs = append(attrs, slog.String(strings.ReplaceAll(fmt.Sprint(args[i]), "-", "_"), logValue(args[i+1])))
 	}
 	if lv == slog.LevelWarn {
-		muted, quiet := s.mute(msg, args)
-		if quiet {
-			return
-		}
-		if muted > 0 {
-			attrs = append(attrs, slog.Int("repeated", muted))
-		}
+		s.warnings.Say(lv, "raft", kindOf(msg, args), attrs...)
+		return
 	}
 	s.log.LogAttrs(context.Background(), lv, "raft", attrs...)
 }
 
-// mute reports whether the same line was logged a moment ago, and if not, how often it
-// was withheld since.
-func (s *slogSink) mute(msg string, args []any) (muted int, quiet bool) {
-	key := msg
+// kindOf tells warnings about one peer from those about another.
+func kindOf(msg string, args []any) string {
+	kind := msg
 	for i := 0; i+1 < len(args); i += 2 {
 		if k := fmt.Sprint(args[i]); k == "peer" || k == "target" || k == "server-id" {
-			key += "|" + logValue(args[i+1])
+			kind += "|" + logValue(args[i+1])
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	last, ok := s.said[key]
-	if ok && time.Since(last.at) < quietFor {
-		last.muted++
-		s.said[key] = last
-		return 0, true
-	}
-	if len(s.said) > 256 {
-		clear(s.said)
-	}
-	s.said[key] = saidAt{at: time.Now()}
-	return last.muted, false
+	return kind
 }
 
 // logValue renders a value at once: slog's handlers would look inside live

@@ -25,6 +25,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // DefaultPort is the gossip port, TCP and UDP.
@@ -242,7 +244,7 @@ func (g *Gossip) memberlistConfig() *memberlist.Config {
 	// Packets fit without it, and without decompression there are no decompression bombs.
 	c.EnableCompression = false
 	c.RequireNodeNames = false
-	c.Logger = log.New(&slogWriter{log: g.log, said: map[string]saidAt{}}, "", 0)
+	c.Logger = log.New(slogWriter{rendezvous.NewSparing(g.log, quietFor)}, "", 0)
 	c.LogOutput = nil
 	c.Delegate, c.Events, c.Alive, c.Conflict, c.Merge = g.table, g.table, g.table, g.table, g.table
 	for _, p := range g.cfg.Allowed {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // dialFrom opens a connection from a loopback address to another.
@@ -91,7 +93,7 @@ func TestUnauthenticatedHoldLittle(t *testing.T) {
 // An unauthenticated sender does not choose how many lines the log gets.
 func TestUnauthenticatedWords(t *testing.T) {
 	var buf bytes.Buffer
-	w := &slogWriter{log: slog.New(slog.NewTextHandler(&buf, nil)), said: map[string]saidAt{}}
+	w := slogWriter{rendezvous.NewSparing(slog.New(slog.NewTextHandler(&buf, nil)), quietFor)}
 	for i := range 100 {
 		fmt.Fprintf(w, "[ERR] memberlist: discarding packet with unacceptable label %q: from=10.0.0.1:7", fmt.Sprint("x", i))
 	}

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // A listener that is slow loses nothing but what has been overtaken, and holds
@@ -87,7 +89,7 @@ func TestParseLine(t *testing.T) {
 		}
 	}
 	var buf bytes.Buffer
-	w := &slogWriter{log: slog.New(slog.NewTextHandler(&buf, nil)), said: map[string]saidAt{}}
+	w := slogWriter{rendezvous.NewSparing(slog.New(slog.NewTextHandler(&buf, nil)), quietFor)}
 	for i := range 100 {
 		fmt.Fprintf(w, "[ERR] memberlist: Failed to send gossip to 10.0.0.1: try %d", i)
 		fmt.Fprintf(w, "[DEBUG] memberlist: noise %d", i)

@@ -114,7 +114,8 @@ type Leader struct {
 	mu      sync.Mutex
 	members map[launcher.NodeID]*member
 	runs    map[launcher.JobID]*run
-	derived derived // the last topology
+	derived derived   // the last topology
+	linked  time.Time // when a port of a member was last told to have got its link; zero: never
 	swept   map[sweeping]bool
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no run may start any more
@@ -186,22 +187,29 @@ func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
 	}
 }
 
-// settle is how long members have to open their control streams to a new leader before
-// one of them counts as away.
-const settle = 3 * time.Second
+const (
+	// settle is how long members have to open their control streams to a new leader before
+	// one of them counts as away.
+	settle = 3 * time.Second
+	// heardWithin is how long the cable probes have, from a port's link on, to hear each
+	// other: 4.3 s where both begin at once.
+	heardWithin = 7 * time.Second
+)
 
-// admitSettled admits a job; at the beginning of a leadership it waits for members that
-// are not there yet instead of refusing the job for lack of them.
+// admitSettled admits a job; where it would be refused for what may be about to change, it
+// waits for that change first.
 func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*run, error) {
-	settled := time.NewTimer(time.Until(l.began.Add(settle)))
+	longest := time.Now().Add(heardWithin) // however often links come and go
+	settled := time.NewTimer(heardWithin)
 	defer settled.Stop()
 	for {
 		_, changed := l.Roster()
 		r, err := l.admit(spec)
-		if !errors.Is(err, rendezvous.ErrCannotPlace) && !errors.Is(err, rendezvous.ErrFabricUnfit) ||
-			time.Since(l.began) >= settle || l.complete() {
+		left := time.Until(l.settled(err))
+		if left <= 0 || time.Until(longest) <= 0 {
 			return r, err
 		}
+		settled.Reset(min(left, time.Until(longest)))
 		select {
 		case <-changed:
 		case <-settled.C:
@@ -211,6 +219,24 @@ func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*run, er
 			return nil, ErrOver
 		}
 	}
+}
+
+// settled is when a refusal is final: members have come to a new leader, and ports whose
+// link came up have heard their neighbours.
+func (l *Leader) settled(refusal error) (at time.Time) {
+	if refusal == nil {
+		return at
+	}
+	if errors.Is(refusal, rendezvous.ErrUnheard) {
+		l.mu.Lock()
+		at = l.linked.Add(heardWithin)
+		l.mu.Unlock()
+	}
+	if begun := l.began.Add(settle); begun.After(at) && !l.complete() &&
+		(errors.Is(refusal, rendezvous.ErrCannotPlace) || errors.Is(refusal, rendezvous.ErrFabricUnfit)) {
+		at = begun
+	}
+	return at
 }
 
 // complete tells whether every member is there.

@@ -12,15 +12,18 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/membership"
@@ -108,6 +111,22 @@ func serve(ctx context.Context, srv *http.Server, l net.Listener) error {
 	return fmt.Errorf("serve %s: %w", l.Addr(), err)
 }
 
+// quietFor is how long a complaint that callers cause is not repeated.
+const quietFor = 10 * time.Second
+
+// errorLog takes net/http's complaints, which clients can cause as often as they like.
+func errorLog(to *rendezvous.Sparing) *log.Logger { return log.New(httpLines{to}, "", 0) }
+
+type httpLines struct{ *rendezvous.Sparing }
+
+func (w httpLines) Write(b []byte) (int, error) {
+	words := strings.TrimSpace(string(b))
+	words = strings.TrimPrefix(strings.TrimPrefix(words, "http2: "), "http: ")
+	words = strings.TrimPrefix(words, "server: ")
+	w.Say(slog.LevelInfo, "http server", rendezvous.KindOf(words), slog.String("what", words))
+	return len(b), nil
+}
+
 // frameSize is the longest HTTP/2 frame that a server here takes, in bytes. With the
 // default, 1 MiB, a client keeps 512 KiB of buffer for each of its streams, and a leader
 // has a stream to every node as long as it leads.
@@ -121,7 +140,7 @@ func (s *Server) cluster(ctx context.Context) *http.Server {
 		TLSConfig:         s.cfg.Members.Listener.TLS(), // only for its protocols: the listener does the handshakes
 		ReadHeaderTimeout: 5 * time.Second,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelInfo),
+		ErrorLog:          errorLog(rendezvous.NewSparing(s.cfg.Logger, quietFor)),
 		IdleTimeout:       2 * time.Minute,
 		ConnContext:       countUnauthenticated,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second,

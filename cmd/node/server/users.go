@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -47,14 +48,14 @@ func listenLocal(path string) (net.Listener, error) {
 // locals is the CLI's socket with its users' quotas.
 type locals struct {
 	net.Listener
-	log    *slog.Logger
+	log    *rendezvous.Sparing
 	uid    func(net.Conn) (uint32, error)
 	name   func(ctx context.Context, uid uint32) (string, error)
 	quotas *quotas
 }
 
 func newLocals(l net.Listener, log *slog.Logger) *locals {
-	return &locals{Listener: l, log: log, uid: peerUID, name: loginName,
+	return &locals{Listener: l, log: rendezvous.NewSparing(log, quietFor), uid: peerUID, name: loginName,
 		quotas: newQuotas("connections", Quota{}.or(localConns))}
 }
 
@@ -117,7 +118,8 @@ type localKey struct{}
 // server serves users.
 func (ls *locals) server(h http.Handler) *http.Server {
 	srv := &http.Server{Protocols: new(http.Protocols), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10,
-		HTTP2: &http.HTTP2Config{MaxReadFrameSize: frameSize, MaxConcurrentStreams: 64},
+		ErrorLog: errorLog(ls.log),
+		HTTP2:    &http.HTTP2Config{MaxReadFrameSize: frameSize, MaxConcurrentStreams: 64},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, localKey{}, c)
 		},
@@ -126,7 +128,8 @@ func (ls *locals) server(h http.Handler) *http.Server {
 		c := r.Context().Value(localKey{}).(*local)
 		caller, err := c.caller(r.Context())
 		if err != nil { // such a uid is no user: the call is refused
-			ls.log.Warn("refuse a local call", "uid", c.uid, "error", err)
+			ls.log.Say(slog.LevelWarn, "refuse a local call", strconv.Itoa(int(c.uid)), slog.Any("uid", c.uid),
+				slog.Any("error", err))
 		}
 		r = r.WithContext(wire.WithCaller(r.Context(), caller))
 		defer ls.quotas.meter(holderOf(c.uid), r)()

@@ -10,6 +10,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,6 +24,24 @@ type localBench struct {
 	path string
 	ls   *locals
 	uid  atomic.Uint32
+	log  lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(strings.Lines(l.b.String()))
 }
 
 func newLocalBench(t *testing.T, h http.HandlerFunc) *localBench {
@@ -35,7 +56,7 @@ func newLocalBench(t *testing.T, h http.HandlerFunc) *localBench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.ls = newLocals(l, slog.New(slog.DiscardHandler))
+	b.ls = newLocals(l, slog.New(slog.NewTextHandler(&b.log, nil)))
 	b.ls.uid = func(net.Conn) (uint32, error) { return b.uid.Load(), nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -101,6 +122,47 @@ func TestLocalConnectionsOfOneUser(t *testing.T) {
 	for end := time.Now().Add(time.Minute); refused(dial(1000)); {
 		if time.Now().After(end) {
 			t.Fatal("none is taken in place of one that was closed")
+		}
+	}
+}
+
+// However often a client makes the agent complain, the log gets a line of each kind, and each user's refusal.
+func TestLocalComplaintsAreBounded(t *testing.T) {
+	b := newLocalBench(t, func(http.ResponseWriter, *http.Request) {})
+	b.ls.name = func(_ context.Context, uid uint32) (string, error) { return "", errors.New("no such user") }
+	begun := time.Now()
+	var conns []net.Conn
+	for range 100 {
+		c, err := net.Dial("unix", b.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		// The first frame has to be SETTINGS; this is a PING.
+		_, _ = c.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x08\x06\x00\x00\x00\x00\x00PINGPING"))
+		conns = append(conns, c)
+	}
+	for _, c := range conns {
+		_, _ = io.Copy(io.Discard, c) // until the agent hangs up, after its complaint
+	}
+	for _, uid := range []uint32{1000, 1001} {
+		client := b.client(uid)
+		for range 50 {
+			if res, err := client.Get("http://agent/"); err == nil {
+				res.Body.Close()
+			}
+		}
+	}
+	most := 1 + int(time.Since(begun)/quietFor)
+	for _, kind := range []string{"PROTOCOL_ERROR", "uid=1000", "uid=1001"} {
+		n := 0
+		for _, line := range b.log.lines() {
+			if strings.Contains(line, kind) {
+				n++
+			}
+		}
+		if n == 0 || n > most {
+			t.Errorf("%d lines with %s, want 1 to %d:\n%s", n, kind, most, strings.Join(b.log.lines(), ""))
 		}
 	}
 }

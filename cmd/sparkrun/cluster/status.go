@@ -44,7 +44,9 @@ votes and never gets ranks; it needs no fabric.
 
 "fabric only" is said of a machine that answers the leader over the fabric and
 not over the management network: a cable or a switch there is dead. Nothing stops
-for it; what to look at is said below the table. --json: "fabric_only".
+for it; what to look at is said below the table. --json: "fabric_only". A warning there
+says that jobs meet a machine over management though its fabric has a link, or that a
+stranger is on the fabric.
 
 A machine whose disk hangs or is full "takes no part in the vote" until it takes
 writes again: it leads no more, its ranks go on. --json: "no_vote".
@@ -132,8 +134,14 @@ func runStatus(ctx context.Context, a *app.App, o statusOptions) error {
 	if st.Problem != "" {
 		a.Say(st.Problem)
 	}
-	for _, f := range checkup.Seen(st).FabricOnly() {
+	seen := checkup.Seen(st)
+	for _, f := range seen.FabricOnly() {
 		a.Say(f.Text)
+	}
+	if seen.Derive() == nil { // else doctor says why
+		for _, text := range seen.Fallbacks() {
+			a.Say("warning: " + text)
+		}
 	}
 	if last := lastTest(a, st.Cluster); last != "" {
 		fmt.Fprintln(a.Out, last)
