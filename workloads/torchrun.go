@@ -51,8 +51,8 @@ func torchSpec(r Request, workload string, own ...launcher.Var) (launcher.Spec, 
 	}
 	switch t := r.Torchrun; {
 	case !t.Agent && t.Rendezvous != "":
-		return launcher.Spec{}, fmt.Errorf("--rdzv-backend: %w: without --agent torchrun there is no rendezvous to choose",
-			launcher.ErrInvalid)
+		return launcher.Spec{}, fmt.Errorf("--rdzv-backend: %w: leave it out, without --agent torchrun there is "+
+			"no rendezvous to choose", launcher.ErrInvalid)
 	case t.NoPython && t.Module:
 		return launcher.Spec{}, fmt.Errorf("--no-python: %w: a --module needs python", launcher.ErrInvalid)
 	case t.NoPython && t.Python != "" && !t.Agent: // which is written in it

@@ -95,3 +95,28 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// What lies beside the caller and not on this machine is what --stage brings; a program of the system is not.
+func TestStageIsNamedForWhatTheCallerHas(t *testing.T) {
+	dir := t.TempDir()
+	const bring = "have launch --stage bring "
+	for name, tc := range map[string]struct {
+		workdir, program string
+		check            func(*Case) error
+		want             bool
+	}{
+		"the folder of the launch": {"/no/such", "true", func(c *Case) error { return workdir(t.Context(), c) }, true},
+		"a script beside it":       {dir, "./train.sh", func(c *Case) error { return program(t.Context(), c) }, true},
+		"a full path":              {dir, "/no/train.sh", func(c *Case) error { return program(t.Context(), c) }, false},
+		"a program of PATH":        {dir, "no-such-program", func(c *Case) error { return program(t.Context(), c) }, false},
+	} {
+		c := Case{
+			User: login.Self(), Stage: launcher.Stage{Workdir: tc.workdir},
+			First: launcher.RankPlan{Argv: []string{tc.program}, Env: []launcher.Setting{{Name: "PATH", Value: "/bin"}}},
+		}
+		err := tc.check(&c)
+		if err == nil || strings.Contains(err.Error(), bring) != tc.want {
+			t.Errorf("%s: refused with %v; --stage in it: want %v", name, err, tc.want)
+		}
+	}
+}

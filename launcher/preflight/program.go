@@ -41,7 +41,10 @@ func (c *Case) find(program string) (path string, err error) {
 	return path, err
 }
 
-var errNotInPath = errors.New("not found in PATH")
+var (
+	errNotInPath = errors.New("not found in PATH")
+	errNoProgram = errors.New("not found here: install it on this node, or name another")
+)
 
 // findProgram looks in the rank's PATH, or relative to its working directory.
 func findProgram(u login.User, program, workdir, search string) (path string, err error) {
@@ -51,8 +54,11 @@ func findProgram(u login.User, program, workdir, search string) (path string, er
 			path = filepath.Join(workdir, path)
 		}
 		err := runnable(u, path)
-		if u.Hidden(path, err) {
+		switch {
+		case u.Hidden(path, err):
 			err = nil
+		case errors.Is(err, errNoProgram) && !filepath.IsAbs(program): // it lies where --stage takes it from
+			err = errors.New("not found here: have launch --stage bring it, or copy it to every node of the job")
 		}
 		return path, err
 	}
@@ -99,7 +105,7 @@ func runnable(u login.User, path string) error {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: install it on this node, or name another")
+		return errNoProgram
 	case err != nil:
 		return u.Cause(err)
 	case fi.IsDir():

@@ -26,17 +26,24 @@ func workdir(_ context.Context, c *Case) error {
 		}
 		shown = c.Container.Workdir + ": " + dir
 	}
-	if err := c.User.Do(func() error { return enterable(c.User, dir) }); err != nil {
+	err := c.User.Do(func() error { return enterable(c.User, dir) })
+	if errors.Is(err, errNoWorkdir) && c.Container == nil { // in an image the folder of --stage is not the working one
+		err = errors.New("not found here: have launch --stage bring what the job needs, create it on every node, or " +
+			"choose another with --workdir")
+	}
+	if err != nil {
 		return fmt.Errorf("working directory %s: %w", shown, err)
 	}
 	return nil
 }
 
+var errNoWorkdir = errors.New("not found here: create it on every node, or choose another with --workdir")
+
 func enterable(u login.User, path string) error {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: create it on every node, or choose another with --workdir")
+		return errNoWorkdir
 	case u.Hidden(path, err): // the shim decides
 		return nil
 	case err != nil:

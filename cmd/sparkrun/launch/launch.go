@@ -180,25 +180,27 @@ func WorkloadRun(a *app.App, opts *Options, run Starter) func(*cobra.Command, []
 	}
 }
 
-// oursBehind gives a flag of launch that stands among a program's own without a --, such as "--nodes 2". Only
+// oursBehind gives the flags of launch that stand among a program's own without a --, such as "--nodes 2". Only
 // flags that say where ranks run are looked for: what others are called, many programs have too.
 func oursBehind(cmd *cobra.Command, args []string) string {
 	if cmd.ArgsLenAtDash() >= 0 {
 		return ""
 	}
+	var ours []string
 	for i, word := range args {
 		name, _, holds := strings.Cut(strings.ReplaceAll(word, "_", "-"), "=")
 		switch name {
 		case "--nodes", "--nnodes", "--nproc-per-node", "--on", "--exclude", "--stage", "--dry-run", "--max-restarts":
-			if f := cmd.Flag(name[2:]); i > 0 && !holds && f.NoOptDefVal == "" && i+1 < len(args) {
-				word += " " + args[i+1]
+			if i == 0 {
+				continue
 			}
-			if i > 0 {
-				return word
+			ours = append(ours, word)
+			if f := cmd.Flag(name[2:]); !holds && f.NoOptDefVal == "" && i+1 < len(args) {
+				ours = append(ours, args[i+1])
 			}
 		}
 	}
-	return ""
+	return strings.Join(ours, " ")
 }
 
 // Complete takes from a workload's command line what its flags did not bind, and checks
