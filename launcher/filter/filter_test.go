@@ -311,6 +311,23 @@ func TestFilterByPorts(t *testing.T) {
 	w.expect("unknown", "8000", map[string]bool{stranger4: true})
 }
 
+// Hundreds of jobs are guarded as well as one: their rules, and what the kernel answers to
+// each, are more than a socket takes by default.
+func TestFilterOfManyJobs(t *testing.T) {
+	w := newWire(t)
+	first := w.rank("first", "29500", "8000")
+	jobs := map[launcher.Key]launcher.Filter{key("first"): {Cgroup: first, Members: addrs(member4)}}
+	for i := range 300 {
+		jobs[key(fmt.Sprintf("other-%03d", i))] = launcher.Filter{Ports: []uint16{uint16(20000 + i)},
+			Members: addrs(member4, member6)}
+	}
+	w.apply(jobs)
+	if n := len(w.keys()); n != len(jobs) {
+		t.Errorf("%d of %d jobs are guarded", n, len(jobs))
+	}
+	w.expect("of the first job, by its cgroup", "8000", map[string]bool{member4: true, stranger4: false})
+}
+
 // A job whose cgroup is gone has no processes: the others' rules are made.
 func TestFilterOfGoneCgroup(t *testing.T) {
 	w := newWire(t)

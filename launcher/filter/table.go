@@ -1,11 +1,13 @@
 package filter
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,7 +26,7 @@ const reg = unix.NFT_REG_1
 //	socket cgroupv2 level L ID goto JOB.GEN
 func (t *Table) write(guards []guard) (err error) {
 	if t.conn == nil {
-		if t.conn, err = nftables.New(append(t.opts, nftables.AsLasting())...); err != nil {
+		if t.conn, err = nftables.New(append(t.opts, nftables.AsLasting(), nftables.WithSockOptions(roomy))...); err != nil {
 			return err
 		}
 	}
@@ -45,6 +47,20 @@ func (t *Table) write(guards []guard) (err error) {
 		}
 	}
 	return c.Flush()
+}
+
+// A transaction is one message to the kernel, which answers each of its commands before the first answer is read: the
+// 208 KB that a socket has by default suffice for the answers of some 25 jobs. The kernel takes this memory only while
+// something is in it.
+const (
+	sendRoom   = 16 << 20
+	answerRoom = 128 << 20
+)
+
+// roomy gives a connection buffers for thousands of jobs. Without CAP_NET_ADMIN it has what net.core.rmem_max and
+// wmem_max allow.
+func roomy(c *netlink.Conn) error {
+	return errors.Join(c.SetWriteBuffer(sendRoom), c.SetReadBuffer(answerRoom))
 }
 
 type writer struct {

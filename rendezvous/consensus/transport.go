@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -25,7 +27,27 @@ func (ordinaryHeartbeats) SetHeartbeatHandler(func(raft.RPC)) {}
 
 func (t ordinaryHeartbeats) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, req *raft.RequestPreVoteRequest,
 	resp *raft.RequestPreVoteResponse) error {
-	return t.Transport.(raft.WithPreVote).RequestPreVote(id, addr, req, resp) // checked by withDefaults
+	return askTwice(func() error {
+		return t.Transport.(raft.WithPreVote).RequestPreVote(id, addr, req, resp) // checked by withDefaults
+	})
+}
+
+func (t ordinaryHeartbeats) RequestVote(id raft.ServerID, addr raft.ServerAddress, req *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse) error {
+	return askTwice(func() error { return t.Transport.RequestVote(id, addr, req, resp) })
+}
+
+// askTwice asks for a vote again if the connection was dead: raft keeps one of each server since it last asked, which
+// may be an election ago, and would stand again only after another election time-out. To ask twice for the same vote
+// does no harm.
+func askTwice(ask func() error) error {
+	err := ask()
+	for _, dead := range []error{net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET, io.EOF} {
+		if err != nil && strings.HasSuffix(err.Error(), dead.Error()) { // what msgpack returns cannot be unwrapped
+			return ask() // raft has thrown the connection away
+		}
+	}
+	return err
 }
 
 func (t ordinaryHeartbeats) AppendEntries(id raft.ServerID, addr raft.ServerAddress, req *raft.AppendEntriesRequest,
