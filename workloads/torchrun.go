@@ -47,6 +47,10 @@ func torchSpec(r Request, workload string, own ...launcher.Var) (launcher.Spec, 
 		Name: workload, RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true,
 	}
 	if !r.Torchrun.NoPython && !r.Torchrun.Module && !r.Torchrun.Text {
+		if r.Args[0] == "python" || r.Args[0] == "python3" {
+			return launcher.Spec{}, fmt.Errorf("%s: %w: %s is no script: leave it out and name the script; --python "+
+				"chooses the interpreter", workload, launcher.ErrInvalid, r.Args[0])
+		}
 		st.Files = []string{r.Args[0]}
 	}
 	switch t := r.Torchrun; {

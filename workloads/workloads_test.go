@@ -220,6 +220,7 @@ func TestCommands(t *testing.T) {
 		"which python":   {torch: Torchrun{NoPython: true, Python: "p"}, args: []string{"x"}, refused: "--python names one"},
 		"no script":      {refused: "no script"},
 		"empty script":   {args: []string{""}, refused: "no script"},
+		"an interpreter": {args: []string{"python3", "train.py"}, refused: "python3 is no script: leave it out"},
 		"NUL in command": {args: []string{"a.py", "x\x00y"}, refused: "NUL"},
 	}
 	for name, tc := range tests {

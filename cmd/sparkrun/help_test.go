@@ -180,12 +180,12 @@ func TestTyped(t *testing.T) {
 	b := apptest.Agent(&apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"),
 		apptest.Ended(apptest.Completed))}, &apptest.FakeCluster{})
 	for line, want := range map[string]string{
-		"launch torchrun train.py --nodes 2":                "--nodes 2 stands behind train.py and goes to it",
-		"launch torchrun train.py --nnodes=2":               "--nnodes=2 stands behind train.py",
-		"launch torchrun -- train.py --nodes 2":             "",
-		"launch exec -e NCCL_NET_GDR_LEVEL=SYS -e A=1 -- x": "warning: NCCL_NET_GDR_LEVEL: a Spark's GB10 has no GPUDirect RDMA",
-		"launch torchrun train.py --epochs 2":               "",
-		"launch torchrun --nproc-per-node auto train":       "",
+		"launch torchrun train.py --nodes 2":                     "behind train.py, --nodes 2 goes to it",
+		"launch torchrun train.py --nnodes=2 --nproc_per_node=2": "launch torchrun --nnodes=2 --nproc_per_node=2 -- train.py",
+		"launch torchrun -- train.py --nodes 2":                  "",
+		"launch exec -e NCCL_NET_GDR_LEVEL=SYS -e A=1 -- x":      "warning: NCCL_NET_GDR_LEVEL: a Spark's GB10 has no GPUDirect RDMA",
+		"launch torchrun train.py --epochs 2":                    "",
+		"launch torchrun --nproc-per-node auto train":            "",
 	} {
 		if code, _, errs := cli(t, b, strings.Fields(line)...); code != 0 || want == "" && errs != "" ||
 			!strings.Contains(errs, want) {

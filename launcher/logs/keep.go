@@ -12,8 +12,8 @@ import (
 )
 
 // Keep limits the output of ended jobs: what exceeds any of the three is removed, the
-// oldest of the user who has most first (launcher.Beyond). It is applied whenever a job is
-// over.
+// oldest of the user who has most first (launcher.Beyond). It is applied when a job is
+// over, twice a minute at most.
 type Keep struct {
 	Jobs  int           // 0 means 200
 	For   time.Duration // since the job's last attempt; 0: for ever

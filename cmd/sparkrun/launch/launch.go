@@ -173,8 +173,8 @@ func WorkloadRun(a *app.App, opts *Options, run Starter) func(*cobra.Command, []
 			return err
 		}
 		if ours := oursBehind(cmd, args); ours != "" {
-			a.Say(fmt.Sprintf("%s stands behind %s and goes to it; sparkrun's flags come before: %s %s -- %s",
-				ours, args[0], cmd.CommandPath(), ours, args[0]))
+			a.Say(fmt.Sprintf("behind %s, %s goes to it; sparkrun's flags come before: %s %s -- %s",
+				args[0], ours, cmd.CommandPath(), ours, args[0]))
 		}
 		return run(cmd.Context(), a, *opts)
 	}
