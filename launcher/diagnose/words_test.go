@@ -91,7 +91,7 @@ func TestEvaluateAnExit(t *testing.T) {
 			ev:   evidence{record: []byte(`{"message":{"message":"RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]:3"}}`)},
 			want: "exit 1: RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]:3"},
 		"an error file of an agent that lost the store": {exit: code, lost: true,
-			ev: evidence{record: []byte(`{"message":{"message":"RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details."}}`)},
+			ev:   evidence{record: []byte(`{"message":{"message":"RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details."}}`)},
 			want: "exit 1: RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details."},
 		"an old error file": {exit: code, ev: evidence{record: []byte(`{"message": "it broke"}`)}, want: "exit 1: it broke"},
 		"a broken one": {exit: code,
