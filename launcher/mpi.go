@@ -52,9 +52,12 @@ func (s Spec) Daemon(rank int) bool {
 }
 
 // Process names a rank of the job's main stage for people: "rank 3"; of an Open MPI job,
-// whose MPI ranks are mpirun's, mpirun itself and its daemons.
+// whose MPI ranks are mpirun's, mpirun itself and its daemons; of torchrun's agents, whose
+// workers are the ranks, the agent.
 func (s Spec) Process(rank int) string {
 	switch st := s.MainStage(); {
+	case st != nil && st.Agents:
+		return fmt.Sprintf("torchrun's agent %d", rank)
 	case st == nil || st.MPI == nil || st.MPI.Family != OpenMPI:
 		return fmt.Sprintf("rank %d", rank)
 	case s.Daemon(rank):

@@ -191,6 +191,8 @@ type Stage struct {
 	PIDsOf string `json:"pids_of,omitempty"`
 	// MPI: its ranks are MPI ranks; nil: they are not.
 	MPI *MPI `json:"mpi,omitempty"`
+	// Agents: its ranks are torchrun's agents, whose workers have ranks of their own.
+	Agents bool `json:"agents,omitempty"`
 }
 
 // Var is one variable of a rank's environment and its source. Later entries win over

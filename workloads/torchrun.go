@@ -62,7 +62,7 @@ func torchSpec(r Request, workload string, own ...launcher.Var) (launcher.Spec, 
 	case t.NoPython && t.Python != "" && !t.Agent: // which is written in it
 		return launcher.Spec{}, fmt.Errorf("--no-python: %w: --python names one", launcher.ErrInvalid)
 	case t.Agent:
-		st.RanksPerNode, st.Argv = 1, r.torchAgent()
+		st.RanksPerNode, st.Argv, st.Agents = 1, r.torchAgent(), true
 	case t.NoPython:
 		st.Argv = launcher.Lits(r.Args...)
 	case t.Text:

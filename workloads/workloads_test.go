@@ -177,6 +177,21 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// The workers have ranks of their own; what we started is told as their agent.
+func TestTorchrunsAgentsAreNamed(t *testing.T) {
+	for agent, want := range map[bool]string{true: "torchrun's agent 1", false: "rank 1"} {
+		r := request("train.py")
+		r.Torchrun.Agent = agent
+		spec, err := torchrunSpec(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := spec.Process(1); got != want {
+			t.Errorf("agent %t: %q, want %q", agent, got, want)
+		}
+	}
+}
+
 // A torch worker that misses one of these does not start, or starts as another
 // rank than it is.
 func TestEveryTorchVariable(t *testing.T) {

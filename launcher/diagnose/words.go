@@ -118,11 +118,11 @@ func errorRecord(data []byte) (message, trace string) {
 // noScript is Python's message about a missing script.
 var noScript = plain.Pattern(`(?m)^\S*python\S*: can't open file '?([^':]+)'?: \[Errno 2\]`)
 
-// peerLost are the texts by which gloo, NCCL, torch's store and MPICH say that the other
-// end of a connection has gone.
+// peerLost are the texts by which gloo, NCCL, torch's store and rendezvous (torchrun's agents)
+// and MPICH say that the other end of a connection has gone.
 var peerLost = plain.Pattern(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
 	`remote process exiting prematurely|failed to recv, got 0 bytes|recvvalue failed|collective operation timeout|` +
-	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out|` +
+	`watchdog caught collective|Rendezvous(Connection|Closed)Error|gloo.*timed out waiting|client socket has timed out|` +
 	`communication error with rank \d+|Other MPI error|MPI_ERR_OTHER|UCX +ERROR|OFI poll failed|active connection unexpectedly closed`)
 
 // known are texts that name a cause better than the exception that carries them.

@@ -45,13 +45,17 @@ func Why(o rendezvous.Outcome, spec launcher.Spec) []string {
 		out = append(out, fmt.Sprintf("then %s on %s: %s%s", spec.Process(e.Rank), e.Host, e.Exit, later(o.Root, e)))
 	}
 	if m := spec.MainStage(); len(done) > 0 && (m == nil || m.MPI == nil || m.MPI.Family != launcher.OpenMPI) {
-		out = append(out, RankNames(done)+" had ended with 0 before")
+		out = append(out, RankNames(spec, done)+" had ended with 0 before")
 	}
 	return out
 }
 
 // RankNames lists ranks in rising order; a range is shown by its ends.
-func RankNames(ranks []int) string {
+func RankNames(spec launcher.Spec, ranks []int) string {
+	what := "rank"
+	if m := spec.MainStage(); m != nil && m.Agents { // as Spec.Process
+		what = "torchrun's agent"
+	}
 	var parts []string
 	for i := 0; i < len(ranks); {
 		last := i
@@ -65,9 +69,9 @@ func RankNames(ranks []int) string {
 		parts, i = append(parts, part), last+1
 	}
 	if len(ranks) == 1 {
-		return "rank " + parts[0]
+		return what + " " + parts[0]
 	}
-	return "ranks " + strings.Join(parts, ",")
+	return what + "s " + strings.Join(parts, ",")
 }
 
 // later says how much later than the cause another rank failed.

@@ -44,6 +44,15 @@ func TestWhy(t *testing.T) {
 	if got := Why(*j.Outcome, j.Spec); len(got) > whyLines+4 || !strings.Contains(strings.Join(got, "\n"), "the end") {
 		t.Errorf("a long trace takes %d lines", len(got))
 	}
+	j.Outcome.Root.Exit.Trace = "the end"
+	j.Outcome.Exits = append(j.Outcome.Exits[:2], launcher.RankExit{Rank: 3, Host: "spark4"})
+	j.Spec.Stages[0].Agents = true
+	want := []string{"trace of torchrun's agent 1:", "  the end",
+		"then torchrun's agent 0 on spark1: exit 1: Connection closed by peer (0.04 s later)",
+		"torchrun's agent 3 had ended with 0 before"}
+	if d := cmp.Diff(want, Why(*j.Outcome, j.Spec)); d != "" {
+		t.Errorf("of torchrun's agents: %s", d)
+	}
 	if got := Why(rendezvous.Outcome{End: rendezvous.Stopped}, launcher.Spec{}); len(got) != 0 {
 		t.Errorf("a stopped job is explained by %q", got)
 	}

@@ -103,7 +103,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 			app.Hosts(j.Suspended)))
 	}
 	if len(j.Done) > 0 && j.Outcome == nil && len(j.Done) < j.Plan.World {
-		out = append(out, fmt.Sprintf("  %s ended with 0, while the others go on", follow.RankNames(j.Done)))
+		out = append(out, fmt.Sprintf("  %s ended with 0, while the others go on", follow.RankNames(j.Spec, j.Done)))
 	}
 	if j.Waits != "" {
 		out = append(out, "  "+j.Waits)
