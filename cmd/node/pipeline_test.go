@@ -38,6 +38,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 //	switch HOST/N ...        every port hears every other
 //	stranger HOST/N MAC      a host that is no member asks there
 //	silent HOST              no probe runs there; trouble HOST WHY: it cannot
+//	looking HOST             its probe has not listened long enough
 //	unknown HOST/N NAME      a member that nobody knows is cabled there
 //	clone HOST/N MAC         a copy of this machine is
 //	fabric-port HOST NAME... the user's word; management HOST ADDR is another
@@ -266,6 +267,8 @@ func (r *pipeline) cabling(t *testing.T, words []string) {
 			v.Inventory.Cabling.Sightings = append(v.Inventory.Cabling.Sightings, envgen.Sighting{NIC: n.NIC.Name, Slot: n.Slot, Clone: true, Peer: envgen.Neighbour{
 				Node: v.ID, Host: v.Host, NIC: n.NIC.Name, Slot: n.Slot, MAC: words[2], Boot: "0123456789abcdef"}})
 		}
+	case "looking": // its probe works, and has not listened long enough
+		r.view(t, host).Inventory.Cabling = &envgen.Cabling{}
 	case "silent":
 		r.view(t, host).Inventory.Cabling = nil
 	case "trouble":

@@ -237,7 +237,10 @@ func (c *checker) checkShape() {
 func (c *checker) looking() (ports []string) {
 	for _, p := range c.w.ports {
 		probe := p.host.Inventory.Cabling
-		if p.role == envgen.RoleFabric && p.live && !p.probed && p.RoCE() && probe != nil && probe.Trouble == "" {
+		can := slices.ContainsFunc(envgen.CableNICs(p.host.Inventory), func(n envgen.CableNIC) bool { // no bond
+			return slices.ContainsFunc(p.Twins, func(d envgen.HCA) bool { return d.Netdev == n.NIC.Name })
+		})
+		if p.role == envgen.RoleFabric && p.live && !p.probed && p.RoCE() && can && probe != nil && probe.Trouble == "" {
 			ports = append(ports, p.full())
 		}
 	}

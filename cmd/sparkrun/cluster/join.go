@@ -113,8 +113,8 @@ func runJoin(ctx context.Context, a *app.App, o joinOptions) error {
 // startAgent has systemd start the agent, now and at each boot. Without systemd, or without a unit of
 // ours, it does nothing.
 func startAgent(ctx context.Context) (started bool, err error) {
-	state, err := exec.CommandContext(ctx, "systemctl", "show", "--property", "LoadState", "--value", "sparkrun").Output()
-	if err != nil || strings.TrimSpace(string(state)) != "loaded" {
+	state, _ := exec.CommandContext(ctx, "systemctl", "show", "--property", "LoadState", "--value", "sparkrun").Output()
+	if strings.TrimSpace(string(state)) != "loaded" { // or there is no systemctl, or no systemd
 		return false, nil
 	}
 	if out, err := exec.CommandContext(ctx, "systemctl", "enable", "--now", "sparkrun").CombinedOutput(); err != nil {
