@@ -17,7 +17,7 @@ const CodeGPUsTaken = "gpus-taken"
 // ErrFabricUnfit is wrapped by the refusal of a job that cannot work on this fabric.
 var ErrFabricUnfit = errors.New("the fabric is not fit for this job")
 
-// ErrUnheard is an ErrFabricUnfit for ports alone that hear no member: after a cable is back the probe takes a few
+// ErrUnheard is an ErrFabricUnfit for ports alone that hear no member: after a cable is back the probe takes some
 // seconds to hear one.
 var ErrUnheard = fmt.Errorf("%w", ErrFabricUnfit)
 

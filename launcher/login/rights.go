@@ -71,8 +71,8 @@ func (u User) May(path string, mode uint32) error {
 	return nil
 }
 
-// Hidden reports whether a path is closed to root as well as to the user as Do has it: in a FUSE mount of the user's, or
-// over NFS, what is there only a process of the user's alone can see.
+// Hidden reports whether a path is closed to root as well as to the user as Do has it: what is in a FUSE mount of the
+// user's, only a process that is the user's alone can see.
 func (u User) Hidden(path string, err error) bool {
 	if !u.Switches || !errors.Is(err, unix.EACCES) {
 		return false

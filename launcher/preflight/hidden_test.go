@@ -14,8 +14,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// What is closed to root's eyes, as a FUSE mount of the user's is, is no reason to refuse: only a process of the user's
-// can tell what is there. A folder that is closed to the user alone is one.
+// What is closed to root's eyes, as a FUSE mount of the user's is, is no reason to refuse: only a process of the
+// user's can tell what is there. A folder that is closed to the user alone is one.
 func TestClosedToRoot(t *testing.T) {
 	ada := login.User{Name: "ada", UID: 12345, GID: 12345, Switches: true}
 	dir := t.TempDir()

@@ -32,7 +32,8 @@ func program(_ context.Context, c *Case) error {
 	return fmt.Errorf("program %q: %w", name, err)
 }
 
-// find looks for a program of the host as the shim will. Where nothing can be seen of what may be it, the shim decides.
+// find looks for a program of the host as the shim will. Where nothing can be seen of what may be it, the shim
+// decides.
 func (c *Case) find(program string) (path string, err error) {
 	err = c.User.Do(func() (err error) {
 		path, err = findProgram(c.User, program, c.Stage.Workdir, launcher.ValueOf(c.First.Env, "PATH"))

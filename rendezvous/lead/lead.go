@@ -114,8 +114,7 @@ type Leader struct {
 	mu      sync.Mutex
 	members map[launcher.NodeID]*member
 	runs    map[launcher.JobID]*run
-	derived derived   // the last topology
-	linked  time.Time // when a port of a member was last told to have got its link; zero: never
+	derived derived // the last topology
 	swept   map[sweeping]bool
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no run may start any more
@@ -191,25 +190,25 @@ const (
 	// settle is how long members have to open their control streams to a new leader before
 	// one of them counts as away.
 	settle = 3 * time.Second
-	// heardWithin is how long the cable probes have, from a port's link on, to hear each
-	// other: 4.3 s where both begin at once.
-	heardWithin = 7 * time.Second
+	// heardWithin is how long two cable probes take at most to hear each other, once frames
+	// pass: after a cable is back its ends may have had a link all along, as behind switches.
+	heardWithin = 4500 * time.Millisecond
 )
 
 // admitSettled admits a job; where it would be refused for what may be about to change, it
 // waits for that change first.
 func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*run, error) {
-	longest := time.Now().Add(heardWithin) // however often links come and go
-	settled := time.NewTimer(heardWithin)
+	asked := time.Now()
+	settled := time.NewTimer(settle)
 	defer settled.Stop()
 	for {
 		_, changed := l.Roster()
 		r, err := l.admit(spec)
-		left := time.Until(l.settled(err))
-		if left <= 0 || time.Until(longest) <= 0 {
+		left := time.Until(l.settled(err, asked))
+		if left <= 0 {
 			return r, err
 		}
-		settled.Reset(min(left, time.Until(longest)))
+		settled.Reset(left)
 		select {
 		case <-changed:
 		case <-settled.C:
@@ -221,22 +220,18 @@ func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*run, er
 	}
 }
 
-// settled is when a refusal is final: members have come to a new leader, and ports whose
-// link came up have heard their neighbours.
-func (l *Leader) settled(refusal error) (at time.Time) {
-	if refusal == nil {
-		return at
+// settled is when a refusal is final: members have come to a new leader, and ports have
+// heard their neighbours.
+func (l *Leader) settled(refusal error, asked time.Time) time.Time {
+	switch {
+	case errors.Is(refusal, rendezvous.ErrUnheard):
+		return asked.Add(heardWithin)
+	case errors.Is(refusal, rendezvous.ErrCannotPlace) || errors.Is(refusal, rendezvous.ErrFabricUnfit):
+		if !l.complete() {
+			return l.began.Add(settle)
+		}
 	}
-	if errors.Is(refusal, rendezvous.ErrUnheard) {
-		l.mu.Lock()
-		at = l.linked.Add(heardWithin)
-		l.mu.Unlock()
-	}
-	if begun := l.began.Add(settle); begun.After(at) && !l.complete() &&
-		(errors.Is(refusal, rendezvous.ErrCannotPlace) || errors.Is(refusal, rendezvous.ErrFabricUnfit)) {
-		at = begun
-	}
-	return at
+	return time.Time{}
 }
 
 // complete tells whether every member is there.

@@ -20,7 +20,6 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 		stuck: map[launcher.Key]string{}, strays: map[launcher.Key]bool{}, leases: up.Leases, blank: up.Blank,
 	}
 	if was != nil {
-		l.linkUp(was.inventory, up.Inventory)
 		now.retired, now.ahead, now.echo = was.retired, was.ahead, was.echo
 	}
 	l.members[id] = now
@@ -107,18 +106,8 @@ func (l *Leader) Inventory(id launcher.NodeID, inv envgen.Inventory) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if m := l.members[id]; m != nil {
-		l.linkUp(m.inventory, inv)
 		m.inventory = inv
 		l.memberChanged()
-	}
-}
-
-// linkUp notes that a port has a link that it had not. l.mu is held.
-func (l *Leader) linkUp(was, now envgen.Inventory) {
-	for _, n := range envgen.CableNICs(now) {
-		if old, _ := was.NIC(n.NIC.Name); n.NIC.HasCarrier() && !old.HasCarrier() {
-			l.linked = time.Now()
-		}
 	}
 }
 

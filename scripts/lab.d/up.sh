@@ -86,6 +86,7 @@ cmd_up() {
 	else
 		say "$NODES hosts are up, without agents: ${named}$0 exec spark1 -- CMD..."
 	fi
+	[[ $VM == yes ]] || say "warning: /root and /home are this machine's own: what a program removes there is removed here"
 }
 
 tools_need() {
