@@ -6,26 +6,22 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// idleWatchers is how many inotify instances are kept for the next readers.
-const idleWatchers = 2
-
-// Watchers lends inotify instances to readers and keeps some of those that come back: when
+// Watchers lends inotify instances to readers and keeps one of those that come back: when
 // one is closed the kernel waits for a grace period (fsnotify_wait_marks_destroyed,
 // fs/notify/mark.c), 5 to 20 ms that the end of a launch would wait for. The zero value is
 // ready.
 type Watchers struct {
 	mu     sync.Mutex
-	idle   []*fsnotify.Watcher
+	idle   *fsnotify.Watcher
 	closed bool
 }
 
 func (w *Watchers) take() (*fsnotify.Watcher, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := len(w.idle); n > 0 {
-		last := w.idle[n-1]
-		w.idle = w.idle[:n-1]
-		return last, nil
+	if f := w.idle; f != nil {
+		w.idle = nil
+		return f, nil
 	}
 	return fsnotify.NewWatcher()
 }
@@ -46,20 +42,20 @@ func (w *Watchers) putBack(f *fsnotify.Watcher) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed || len(w.idle) == idleWatchers {
+	if w.closed || w.idle != nil {
 		f.Close()
 		return
 	}
-	w.idle = append(w.idle, f)
+	w.idle = f
 }
 
-// Close closes those that are idle, and later those that come back.
+// Close closes the one that is kept, and later those that come back.
 func (w *Watchers) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
-	for _, f := range w.idle {
-		f.Close()
+	if w.idle != nil {
+		w.idle.Close()
+		w.idle = nil
 	}
-	w.idle = nil
 }
