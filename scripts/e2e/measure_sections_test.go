@@ -272,7 +272,10 @@ func (b *bench) syncs(host, launch string) (inRow float64, err error) {
 	})
 	_, err = b.shell("spark2").run(launch, false)
 	_ = strace.Process.Signal(syscall.SIGINT)
+	// It may wait for ever for a thread that ended meanwhile; its lines are written by then.
+	late := time.AfterFunc(5*time.Second, func() { _ = strace.Process.Kill() })
 	_ = strace.Wait() // by our signal
+	late.Stop()
 	text, readErr := os.ReadFile(file)
 	if err = errors.Join(err, readErr); err != nil {
 		return 0, err
