@@ -18,9 +18,9 @@ func TestSimFindsSeededBugs(t *testing.T) {
 		{noFsync, recordRun, []string{"P1 linearizable", "P5 acknowledged submits survive", "P8 states agree"}, 40},
 		{staleRead, recordRun, []string{"P1 linearizable"}, 40},
 		{noFence, launchRun, []string{"P2 started once", "P3 generations never overlap",
-			"P9 none before all are prepared", "P4 terminal stays terminal"}, 100},
-		{sameGeneration, launchRun, []string{"P2 started once", "P9 none before all are prepared"}, 100},
-		{startTwice, launchRun, []string{"P2 started once", "P3 generations never overlap"}, 100},
+			"P9 none before all are prepared", "P4 terminal stays terminal"}, 400},
+		{sameGeneration, launchRun, []string{"P2 started once", "P9 none before all are prepared"}, 400},
+		{startTwice, launchRun, []string{"P2 started once", "P3 generations never overlap"}, 400},
 	} {
 		t.Run(string(tc.bug), func(t *testing.T) {
 			begin := time.Now()

@@ -78,6 +78,9 @@ func TestManagementSwitchDies(t *testing.T) {
 		l.on(before.Leader, "sparkrun", "stop", "to-stop").must(t)
 	}
 
+	eventually(t, 15*time.Second, victim+" has heard where the others listen on the fabric", func() bool {
+		return strings.Count(l.log(victim), "msg=gossip kind=joined") == 2
+	})
 	l.do("cut", victim, "mgmt")
 	is(30*time.Second, victim+" is reached over the fabric", victim)
 	if r := l.on(before.Leader, "sparkrun", "status").must(t); !strings.Contains(r.err+r.out, "enP7s7 of "+victim+" has no link") {
