@@ -76,7 +76,8 @@ func Group(cmd *cobra.Command) {
 				near = fmt.Sprintf(": did you mean `sparkrun launch %s`?", args[0])
 			}
 		}
-		if known := help.HabitOfCommand(args); known != "" && !cmd.HasParent() {
+		group := strings.Fields(cmd.CommandPath())[1:]
+		if known := help.HabitOfCommand(group, args); known != "" {
 			near = ": " + known + "; `sparkrun help habits` has more"
 		}
 		return Usagef("unknown command %q for %s%s", args[0], cmd.CommandPath(), near)

@@ -27,7 +27,7 @@ type nodeRemoveOptions struct {
 func newNodeRemoveCmd(a *app.App) *cobra.Command {
 	opts := &nodeRemoveOptions{}
 	cmd := &cobra.Command{
-		Use:   "remove HOST",
+		Use: "remove HOST", Aliases: []string{"rm"},
 		Short: "Take a machine out of the cluster for good",
 		Long: `Takes HOST out, whether it answers or not: its certificate counts nowhere any more,
 its open connections are closed, and the gossip key is changed on all others. A

@@ -41,10 +41,11 @@ func habits() (out []habit) {
 }
 
 // HabitOfCommand says what a command of another tool is here; empty: the chapter does not know it. The
-// tool's own name, such as kubectl, may be left out.
-func HabitOfCommand(words []string) string {
+// tool's own name, such as kubectl, may be left out. group is the command of ours before these words, if any.
+func HabitOfCommand(group, words []string) string {
 	var best habit
-	most := 0
+	most := len(group)
+	words = slices.Concat(group, words)
 	for _, h := range habits() {
 		there := strings.Fields(h.there)
 		for _, from := range [][]string{there, there[1:]} {
@@ -57,7 +58,7 @@ func HabitOfCommand(words []string) string {
 			}
 		}
 	}
-	if most == 0 {
+	if most == len(group) {
 		return ""
 	}
 	return "for `" + best.there + "` there is " + best.here
