@@ -19,14 +19,15 @@ func (s *state) prune() {
 		id   launcher.JobID
 		at   time.Time
 		user string
+		slim bool
 	}
-	var ended []end
+	ended := make([]end, 0, len(s.Jobs))
 	for id, j := range s.Jobs {
 		if j.Outcome != nil {
-			ended = append(ended, end{id, j.Outcome.At, j.Spec.User})
+			ended = append(ended, end{id, j.Outcome.At, j.Spec.User, j.isSlim()})
 		}
 	}
-	slices.SortStableFunc(ended, func(a, b end) int { // first ended first
+	slices.SortFunc(ended, func(a, b end) int { // first ended first
 		if c := a.at.Compare(b.at); c != 0 {
 			return c
 		}
@@ -37,12 +38,14 @@ func (s *state) prune() {
 		func(end) int64 { return 1 }) {
 		delete(s.Jobs, e.id)
 	}
-	var later Job
-	for _, e := range slices.Backward(ended[:max(0, len(ended)-MaxWhole)]) {
-		if j, kept := s.Jobs[e.id]; kept {
+	old := ended[:max(0, len(ended)-MaxWhole)]
+	for i, e := range old {
+		if j, kept := s.Jobs[e.id]; kept && !e.slim {
 			j = j.slim()
-			j.likeIn(later)
-			s.Jobs[e.id], later = j, j
+			if i > 0 {
+				j.likeIn(s.Jobs[old[i-1].id])
+			}
+			s.Jobs[e.id] = j
 		}
 	}
 }
@@ -58,33 +61,33 @@ func (j *Job) likeIn(other Job) {
 	}
 }
 
-// alike tells whether two lists are equal but not the same memory. It is called for each job of the history; most lists
-// are the same memory.
+// alike tells whether two lists are equal but not the same memory.
 func alike[T any](a, b []T) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] != &b[0] && reflect.DeepEqual(a, b)
+}
+
+// What only a job's start needed. For a job on management the paths show whether it had a fabric (a ring), and stay.
+func ofStart(s launcher.Stage) bool   { return s.Env != nil || s.Ready != nil }
+func (j *Job) ofStartAt(p Place) bool { return p.Addrs != nil || p.Entry.Paths != nil && j.onFabric() }
+func (j *Job) onFabric() bool         { return j.Plan.Network == string(envgen.NetworkFabric) }
+
+// isSlim tells whether slim has nothing to do.
+func (j *Job) isSlim() bool {
+	return j.Spec.Secrets == nil && !slices.ContainsFunc(j.Spec.Stages, ofStart) &&
+		!slices.ContainsFunc(j.Plan.Nodes, j.ofStartAt)
 }
 
 // slim is the job without what only its start needed. Nothing is changed in place, because readers may hold parts
 // of the job.
 func (j Job) slim() Job {
-	if slices.ContainsFunc(j.Spec.Stages, func(s launcher.Stage) bool { return s.Env != nil }) {
-		j.Spec.Stages = slices.Clone(j.Spec.Stages)
-		for i := range j.Spec.Stages {
-			j.Spec.Stages[i].Env, j.Spec.Stages[i].Ready = nil, nil
-		}
-	}
 	j.Spec.Secrets = nil
-	if slices.ContainsFunc(j.Plan.Nodes, func(p Place) bool { return p.Addrs != nil }) {
-		j.Plan.Nodes = slices.Clone(j.Plan.Nodes)
-		for i := range j.Plan.Nodes {
-			j.Plan.Nodes[i].Addrs = nil
-		}
+	j.Spec.Stages, j.Plan.Nodes = slices.Clone(j.Spec.Stages), slices.Clone(j.Plan.Nodes)
+	for i := range j.Spec.Stages {
+		j.Spec.Stages[i].Env, j.Spec.Stages[i].Ready = nil, nil
 	}
-	// For a job on management the paths show whether it had a fabric (a ring).
-	withPaths := func(p Place) bool { return p.Entry.Paths != nil }
-	if j.Plan.Network == string(envgen.NetworkFabric) && slices.ContainsFunc(j.Plan.Nodes, withPaths) {
-		j.Plan.Nodes = slices.Clone(j.Plan.Nodes)
-		for i := range j.Plan.Nodes {
+	for i := range j.Plan.Nodes {
+		j.Plan.Nodes[i].Addrs = nil
+		if j.onFabric() {
 			j.Plan.Nodes[i].Entry.Paths = nil
 		}
 	}

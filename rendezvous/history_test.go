@@ -131,6 +131,7 @@ func TestOldJobsShareWhatIsTheSame(t *testing.T) {
 	job := func(n int) Job {
 		j := plannedJob(launcher.JobID(fmt.Sprintf("job%04d", n)), 1, t0.Add(time.Duration(n)*time.Second))
 		j.Spec.Stages[0].Argv = launcher.Lits(program(n))
+		j.Spec.Stages[0].Env = []launcher.Var{{Name: "A", Value: launcher.Lit("b"), Source: "test"}}
 		return j
 	}
 	for n := range jobs {
@@ -177,5 +178,27 @@ func TestJobsShareTheirWords(t *testing.T) {
 	}
 	if again, err := restored.Snapshot(); err != nil || !bytes.Equal(snap, again) {
 		t.Errorf("restored: %v\n%s\nwas\n%s", err, again, snap)
+	}
+}
+
+// What the end of a job costs each member with a full history.
+func BenchmarkEndOfJob(b *testing.B) {
+	s := state{Jobs: map[launcher.JobID]Job{}}
+	put := func(n int) {
+		j := plannedJob(launcher.JobID(fmt.Sprintf("job%06d", n)), 1, t0.Add(time.Duration(n)*time.Second))
+		j.Plan.Nodes = make([]Place, 8)
+		j.Spec.Stages[0].Env = []launcher.Var{{Name: "A"}}
+		j.Outcome = &Outcome{At: t0.Add(time.Duration(n) * time.Second)}
+		s.Jobs[j.Spec.ID] = j
+	}
+	for n := range MaxHistory {
+		put(n)
+		s.prune()
+	}
+	n := MaxHistory
+	for b.Loop() {
+		put(n)
+		s.prune()
+		n++
 	}
 }

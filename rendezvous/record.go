@@ -427,8 +427,9 @@ func (s *state) plan(j Job) error {
 		j.Spec = old.Spec // the request does not change
 	}
 	j.Outcome, j.Stop, j.Touched = nil, nil, s.Epoch
-	s.Jobs[j.Spec.ID] = j
-	s.prune()
+	if s.Jobs[j.Spec.ID] = j; len(s.Jobs) > MaxHistory {
+		s.prune()
+	}
 	return nil
 }
 
