@@ -25,7 +25,10 @@ type KeyringConfig struct {
 type Keyring struct {
 	cfg    KeyringConfig
 	gossip atomic.Pointer[gossip.Gossip] // nil while there is none
-	mu     sync.Mutex                    // over both files: a key moves from one to the other
+
+	mu      sync.Mutex // over both files: a key moves from one to the other
+	inUse   trust.Keyring
+	retired trust.Retired // with inUse, what the files have: nobody else writes them while an agent runs
 }
 
 // NewKeyring makes one.
@@ -36,7 +39,7 @@ func NewKeyring(cfg KeyringConfig) *Keyring { return &Keyring{cfg: cfg} }
 func (k *Keyring) Use(g *gossip.Gossip) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ring, err := k.load()
+	ring, _, err := k.load()
 	if err != nil {
 		return err
 	}
@@ -47,17 +50,41 @@ func (k *Keyring) Use(g *gossip.Gossip) error {
 // Disuse detaches a gossip that is about to be closed.
 func (k *Keyring) Disuse() { k.gossip.Store(nil) }
 
-func (k *Keyring) load() (trust.Keyring, error)    { return trust.LoadGossipKeys(k.cfg.Trust) }
-func (k *Keyring) retired() (trust.Retired, error) { return trust.LoadRetired(k.cfg.Trust) }
-func (k *Keyring) now() (trust.Keyring, trust.Retired, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	ring, err := k.load()
+// load reads both files, once. mu is held.
+func (k *Keyring) load() (_ trust.Keyring, _ trust.Retired, err error) {
+	if k.inUse != nil {
+		return k.inUse, k.retired, nil
+	}
+	ring, err := trust.LoadGossipKeys(k.cfg.Trust)
 	if err != nil {
 		return nil, nil, err
 	}
-	retired, err := k.retired()
-	return ring, retired, err
+	if k.retired, err = trust.LoadRetired(k.cfg.Trust); err == nil {
+		k.inUse = ring
+	}
+	return k.inUse, k.retired, err
+}
+
+func (k *Keyring) save(ring trust.Keyring) error {
+	err := trust.SaveGossipKeys(k.cfg.Trust, ring)
+	if err == nil {
+		k.inUse = ring
+	}
+	return err
+}
+
+func (k *Keyring) saveRetired(keys trust.Retired) error {
+	err := trust.SaveRetired(k.cfg.Trust, keys)
+	if err == nil {
+		k.retired = keys
+	}
+	return err
+}
+
+func (k *Keyring) now() (trust.Keyring, trust.Retired, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.load()
 }
 
 func wireKeys(ring trust.Keyring) (out []wire.GossipKey) {
@@ -80,7 +107,7 @@ func keysOf(keys []wire.GossipKey) (ring trust.Keyring) {
 func (k *Keyring) take(ring trust.Keyring, leaders bool) (trust.Keyring, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	own, err := k.load()
+	own, _, err := k.load()
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +123,7 @@ func (k *Keyring) take(ring trust.Keyring, leaders bool) (trust.Keyring, error) 
 	if err := k.retire(own.Without(ring)); err != nil { // first, so that a crash in between loses no key
 		return own, err
 	}
-	if err := trust.SaveGossipKeys(k.cfg.Trust, ring); err != nil {
+	if err := k.save(ring); err != nil {
 		return own, err
 	}
 	if g := k.gossip.Load(); g != nil { // else a later gossip begins with what was saved
@@ -109,14 +136,10 @@ func (k *Keyring) take(ring trust.Keyring, leaders bool) (trust.Keyring, error) 
 	return ring, nil
 }
 
-// retire keeps keys for the secrets of unfinished jobs. mu is held.
+// retire keeps keys for the secrets of unfinished jobs. mu is held, and load has been called.
 func (k *Keyring) retire(keys trust.Keyring) error {
-	old, err := k.retired()
-	if err != nil {
-		return err
-	}
-	if more := old.Add(keys); !more.Equal(old) {
-		return trust.SaveRetired(k.cfg.Trust, more)
+	if more := k.retired.Add(keys); !more.Equal(k.retired) {
+		return k.saveRetired(more)
 	}
 	return nil
 }
@@ -126,7 +149,7 @@ func (k *Keyring) retire(keys trust.Keyring) error {
 func (k *Keyring) takeRetired(t wire.Trusted, leaders bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	own, err := k.load()
+	own, old, err := k.load()
 	if err != nil {
 		return err
 	}
@@ -140,11 +163,10 @@ func (k *Keyring) takeRetired(t wire.Trusted, leaders bool) error {
 	if !leaders || !t.Settled || !own.Equal(keysOf(t.Keyring)) {
 		return k.retire(told)
 	}
-	old, err := k.retired()
-	if now := (trust.Retired{}).Add(told); err == nil && !now.Equal(old) {
-		err = trust.SaveRetired(k.cfg.Trust, now)
+	if now := (trust.Retired{}).Add(told); !now.Equal(old) {
+		return k.saveRetired(now)
 	}
-	return err
+	return nil
 }
 
 // settle forgets the keys that no job needs any more, and tells whether the remaining keys open all secrets of
@@ -152,11 +174,7 @@ func (k *Keyring) takeRetired(t wire.Trusted, leaders bool) error {
 func (k *Keyring) settle() (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ring, err := k.load()
-	if err != nil {
-		return false, err
-	}
-	old, err := k.retired()
+	ring, old, err := k.load()
 	if err != nil {
 		return false, err
 	}
@@ -164,7 +182,7 @@ func (k *Keyring) settle() (bool, error) {
 	if err != nil || !all || needed.Equal(old) {
 		return all, err
 	}
-	return true, trust.SaveRetired(k.cfg.Trust, needed)
+	return true, k.saveRetired(needed)
 }
 
 // step makes the next step of a rotation.
