@@ -96,6 +96,8 @@ type Config struct {
 	// node ends. Nil: no supervisor.
 	Supervise func(context.Context, Supervised) error
 	Version   string
+	// Shim is the shim's program, which the agent starts; nil: this program is.
+	Shim []byte
 	// Now is the clock that certificates are judged by, for tests that move it; nil means time.Now.
 	Now    func() time.Time
 	Logger *slog.Logger // nil discards

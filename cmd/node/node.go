@@ -198,7 +198,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		StageDir: cfg.Paths.stage(), Files: files, DropCache: jobs.DropCache, Filter: cfg.PacketFilter,
 		Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
 		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
-		AskHead: jobs.AskHead(n.dial), Logger: cfg.Logger,
+		AskHead: jobs.AskHead(n.dial), Shim: cfg.Shim, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ func run() int {
 	a := &app.App{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		OutTTY: term.IsTerminal(int(os.Stdout.Fd())), ErrTTY: term.IsTerminal(int(os.Stderr.Fd())),
-		Environ: os.Environ(), Getwd: os.Getwd, Version: buildVersion(),
+		Environ: os.Environ(), Getwd: os.Getwd, Version: buildVersion(), Shim: shimProgram,
 		Columns: terminalWidth, Survey: node.Survey, Evidence: node.Evidence, Find: node.Find, BrowseSSH: node.FindSSH,
 		DialHere: app.DialAgent, Standalone: node.OpenStandalone, Signals: listen,
 	}

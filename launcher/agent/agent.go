@@ -31,6 +31,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
 // Config of an Agent. Required are all fields except StateDir, StageDir, Files, Policy,
@@ -64,6 +65,8 @@ type Config struct {
 	Secrets interface {
 		Open(launcher.Spec, launcher.SealedSecret) ([]byte, error)
 	}
+	// Shim is the shim's program (cmd/sparkrun-shim); nil: this program is.
+	Shim []byte
 	// Containers says how ranks are run in containers; nil: this node starts none.
 	Containers *container.Config
 	// Filter sets this node's packet filter to exactly what these attempts want; its error
@@ -122,8 +125,10 @@ type Agent struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup // one per attempt
 
-	containers *container.Host
-	booted     time.Time // when this agent began, if it is the first one since the boot; else zero
+	containers  *container.Host
+	shimProgram string    // what shim.Spawn starts
+	sealed      *os.File  // it, if it is in memory
+	booted      time.Time // when this agent began, if it is the first one since the boot; else zero
 
 	watchers logs.Watchers
 
@@ -171,6 +176,14 @@ func Open(cfg Config) (*Agent, error) {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))
 	}
 	a.ports.Store(rand.Uint32())
+	a.shimProgram = shim.SelfExe
+	if cfg.Shim != nil {
+		if f, path, err := shim.Seal(ctx, cfg.Shim); err != nil {
+			cfg.Logger.Warn("shims are started from the agent's own program, which takes longer", "error", err)
+		} else {
+			a.sealed, a.shimProgram = f, path
+		}
+	}
 	if err := os.MkdirAll(a.jobsDir(), 0o700); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
 	}
@@ -202,6 +215,9 @@ func (a *Agent) Close() {
 	a.stop()
 	a.loops.Wait()
 	a.watchers.Close()
+	if a.sealed != nil {
+		a.sealed.Close()
+	}
 }
 
 func (a *Agent) jobsDir() string   { return filepath.Join(a.cfg.RunDir, "jobs") }

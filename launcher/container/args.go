@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moby/moby/api/types/container"
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -126,7 +125,7 @@ func (a Args) tmpfsAt() (at []string) {
 }
 
 // add sets them in a container's body, after sparkrun's own settings.
-func (a Args) add(host *container.HostConfig) {
+func (a Args) add(host *hostConfig) {
 	host.ExtraHosts = append(host.ExtraHosts, a.AddHosts...)
 	host.CapAdd = append(host.CapAdd, a.CapAdd...)
 	for _, d := range a.Devices {
@@ -138,8 +137,7 @@ func (a Args) add(host *container.HostConfig) {
 		if perm == "" {
 			perm = "rwm"
 		}
-		host.Devices = append(host.Devices,
-			container.DeviceMapping{PathOnHost: from, PathInContainer: to, CgroupPermissions: perm})
+		host.Devices = append(host.Devices, device{from, to, perm})
 	}
 	for _, o := range a.SecurityOpt {
 		if !slices.Contains(host.SecurityOpt, o) {
@@ -153,9 +151,7 @@ func (a Args) add(host *container.HostConfig) {
 		to, options, _ := strings.Cut(t, ":")
 		host.Tmpfs[path.Clean(to)] = options
 	}
-	if a.PidsLimit != 0 {
-		host.PidsLimit = &a.PidsLimit
-	}
+	host.PidsLimit = a.PidsLimit
 	host.ReadonlyRootfs = a.ReadOnly
 	host.Runtime = a.Runtime
 }

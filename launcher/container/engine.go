@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
+	"net/url"
 	"strings"
-
-	cerrdefs "github.com/containerd/errdefs"
-	"github.com/moby/moby/client"
 )
 
 // Socket is the engine's default socket.
@@ -28,47 +25,41 @@ var (
 // Engine talks to a node's container engine by Docker's API, 1.41 and later: that of Docker
 // 20.10.
 type Engine struct {
-	c      *client.Client
-	socket string
+	socket  string
+	version string // of the API that both know; empty: not agreed on yet
 }
 
-// oldestAPI is what this package needs. The client library itself goes down to 1.40, which
-// knows no cgroup namespaces.
-const oldestAPI = "1.41"
+// Versions of the API: an engine may be older or newer.
+const (
+	oldestAPI = "1.41" // what this package needs: cgroup namespaces
+	newestAPI = "1.56" // what it was written for
+)
 
-// Open connects and agrees on a version. ErrNoEngine: no engine answers; the text says what
-// to do.
+// Open agrees on a version. ErrNoEngine: no engine answers; the text says what to do.
 func Open(ctx context.Context, socket string) (*Engine, error) {
-	c, err := client.New(client.WithHost("unix://"+socket), client.WithUserAgent("sparkrun"))
+	e := &Engine{socket: socket}
+	r, err := e.send(ctx, request{method: "GET", path: "/_ping"})
 	if err != nil {
-		return nil, fmt.Errorf("open engine %s: %w", socket, err)
-	}
-	e := &Engine{c: c, socket: socket}
-	// The version is negotiated here: left to itself the client does that with its first
-	// call, and if that fails continues with its newest version, which each later call
-	// refuses as too new.
-	p, err := c.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true, ForceNegotiate: true})
-	if err != nil {
-		c.Close()
 		return nil, e.failed("open engine "+socket, err)
 	}
-	if older(p.APIVersion, oldestAPI) {
-		c.Close()
+	defer r.Close()
+	e.version = r.header.Get("Api-Version")
+	if older(e.version, oldestAPI) {
 		return nil, fmt.Errorf("open engine %s: its API is %s, want %s or later: Docker Engine 20.10 has it", socket,
-			p.APIVersion, oldestAPI)
+			e.version, oldestAPI)
+	}
+	if older(newestAPI, e.version) {
+		e.version = newestAPI
 	}
 	return e, nil
 }
 
-// Close ends its connections.
-func (e *Engine) Close() error { return e.c.Close() }
-
 // failed maps an error of the engine to one of ours.
 func (e *Engine) failed(what string, err error) error {
 	switch {
-	case client.IsErrConnectionFailed(err):
+	case errors.Is(err, ErrNoEngine):
 		return fmt.Errorf("%s: %w at %s: start it (systemctl start docker), or install it", what, ErrNoEngine, e.socket)
-	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in use"):
+	case refusedWith(err, statusConflict) && strings.Contains(err.Error(), "already in use"):
 		return fmt.Errorf("%s: %w: %w", what, ErrNameTaken, err)
 	case strings.Contains(err.Error(), "no space left"):
 		return fmt.Errorf("%s: %w: `docker system df` says what takes it, `docker image prune` frees some", what, err)
@@ -87,13 +78,17 @@ type Facts struct {
 
 // Facts asks the engine for them.
 func (e *Engine) Facts(ctx context.Context) (Facts, error) {
-	r, err := e.c.Info(ctx, client.InfoOptions{})
-	if err != nil {
+	var r struct {
+		CgroupDriver                 string
+		CDISpecDirs, SecurityOptions []string
+		Runtimes                     map[string]struct{}
+	}
+	if err := e.call(ctx, request{method: "GET", path: "/info"}, &r); err != nil {
 		return Facts{}, e.failed("ask the engine", err)
 	}
-	f := Facts{SystemdRuns: r.Info.CgroupDriver == "systemd", CDI: len(r.Info.CDISpecDirs) > 0}
-	_, f.Nvidia = r.Info.Runtimes["nvidia"]
-	for _, o := range r.Info.SecurityOptions {
+	f := Facts{SystemdRuns: r.CgroupDriver == "systemd", CDI: len(r.CDISpecDirs) > 0}
+	_, f.Nvidia = r.Runtimes["nvidia"]
+	for _, o := range r.SecurityOptions {
 		f.UsernsRemap = f.UsernsRemap || strings.Contains(o, "name=userns")
 		f.Rootless = f.Rootless || strings.Contains(o, "name=rootless")
 	}
@@ -110,8 +105,14 @@ type Image struct {
 
 // Image finds an image by reference or ID. ErrNoImage: it is not there.
 func (e *Engine) Image(ctx context.Context, ref string) (Image, error) {
-	r, err := e.c.ImageInspect(ctx, ref)
-	if cerrdefs.IsNotFound(err) {
+	var r struct {
+		ID           string `json:"Id"`
+		Architecture string
+		RepoDigests  []string
+		Config       *struct{ WorkingDir string }
+	}
+	err := e.call(ctx, request{method: "GET", path: "/images/" + ref + "/json"}, &r)
+	if refusedWith(err, statusNotFound) {
 		return Image{}, fmt.Errorf("look at image %s: %w", ref, ErrNoImage)
 	}
 	if err != nil {
@@ -135,9 +136,14 @@ type Progress struct {
 // Pull fetches an image and reports progress. auth is a registry's X-Registry-Auth, or
 // empty.
 func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)) error {
-	r, err := e.c.ImagePull(ctx, ref, client.ImagePullOptions{RegistryAuth: auth})
+	name := ref
+	if !tagged(ref) {
+		name += ":latest" // without a tag an engine pulls all that there are
+	}
+	r, err := e.send(ctx, request{method: "POST", path: "/images/create", query: url.Values{"fromImage": {name}},
+		auth: auth})
 	switch {
-	case cerrdefs.IsNotFound(err) || cerrdefs.IsUnauthorized(err) || cerrdefs.IsPermissionDenied(err):
+	case refusedWith(err, statusNotFound, statusUnauthorized, statusForbidden):
 		return fmt.Errorf("pull image %s: %w: %w", ref, ErrNotForUs, err)
 	case err != nil:
 		return e.failed("pull image "+ref, err)
@@ -145,7 +151,7 @@ func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)
 	defer r.Close()
 	layers := map[string]Progress{}
 	var all Progress
-	for dec := json.NewDecoder(r); ; {
+	for dec := json.NewDecoder(r.body); ; {
 		var m struct {
 			ID, Status, Error string
 			ErrorDetail       struct{ Code int }
@@ -155,9 +161,9 @@ func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return e.failed("pull image "+ref, err)
-		case m.ErrorDetail.Code == http.StatusUnauthorized || m.ErrorDetail.Code == http.StatusForbidden ||
-			m.ErrorDetail.Code == http.StatusNotFound:
+			return e.failed("pull image "+ref, cause(ctx, err))
+		case m.ErrorDetail.Code == statusUnauthorized || m.ErrorDetail.Code == statusForbidden ||
+			m.ErrorDetail.Code == statusNotFound:
 			return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotForUs, m.Error)
 		case m.Error != "": // the status of the answer was sent before the error
 			return e.failed("pull image "+ref, errors.New(m.Error))
@@ -177,21 +183,33 @@ func (e *Engine) Create(ctx context.Context, s Spec) (id string, err error) {
 	if err := s.Validate(); err != nil {
 		return "", err
 	}
-	cfg, host := s.body()
-	r, err := e.c.ContainerCreate(ctx, client.ContainerCreateOptions{Config: cfg, HostConfig: host, Name: s.Name})
-	if cerrdefs.IsNotFound(err) {
+	id, err = e.create(ctx, s.Name, s.body())
+	if refusedWith(err, statusNotFound) {
 		return "", fmt.Errorf("create container %s of %s: %w: it was removed after the job was prepared: launch again",
 			s.Name, s.Image, ErrNoImage)
 	}
 	if err != nil {
 		return "", e.failed("create container "+s.Name, err)
 	}
-	return r.ID, nil
+	return id, nil
+}
+
+// create makes a container of that name; empty: the engine gives it one.
+func (e *Engine) create(ctx context.Context, name string, b body) (id string, err error) {
+	query := url.Values{}
+	if name != "" {
+		query.Set("name", name)
+	}
+	var r struct {
+		ID string `json:"Id"`
+	}
+	err = e.call(ctx, request{method: "POST", path: "/containers/create", query: query, in: b}, &r)
+	return r.ID, err
 }
 
 // Start starts a container.
 func (e *Engine) Start(ctx context.Context, id string) error {
-	if _, err := e.c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+	if err := e.call(ctx, request{method: "POST", path: "/containers/" + id + "/start"}, nil); err != nil {
 		return e.failed("start container "+brief(id), err)
 	}
 	return nil
@@ -215,14 +233,21 @@ type State struct {
 
 // State asks for the state. ErrNoContainer: the container is gone.
 func (e *Engine) State(ctx context.Context, id string) (State, error) {
-	r, err := e.c.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-	if cerrdefs.IsNotFound(err) {
+	var r struct {
+		State *struct {
+			Running, OOMKilled bool
+			Pid                int
+			Error              string
+		}
+	}
+	err := e.call(ctx, request{method: "GET", path: "/containers/" + id + "/json"}, &r)
+	if refusedWith(err, statusNotFound) {
 		return State{}, fmt.Errorf("look at container %s: %w", brief(id), ErrNoContainer)
 	}
 	if err != nil {
 		return State{}, e.failed("look at container "+brief(id), err)
 	}
-	st := r.Container.State
+	st := r.State
 	if st == nil {
 		return State{}, fmt.Errorf("look at container %s: the engine gives no state", brief(id))
 	}
@@ -231,11 +256,12 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 
 // Remove removes a container, with KILL if it runs. One that is gone is no error.
 func (e *Engine) Remove(ctx context.Context, id string) error {
-	_, err := e.c.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	err := e.call(ctx, request{method: "DELETE", path: "/containers/" + id,
+		query: url.Values{"force": {"1"}, "v": {"1"}}}, nil)
 	switch {
-	case err == nil || cerrdefs.IsNotFound(err):
+	case err == nil || refusedWith(err, statusNotFound):
 		return nil
-	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress"):
+	case refusedWith(err, statusConflict) && strings.Contains(err.Error(), "already in progress"):
 		return nil
 	}
 	return e.failed("remove container "+brief(id), err)
@@ -250,21 +276,32 @@ type Found struct {
 
 // List gives all containers with all these labels, dead ones too.
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]Found, error) {
-	f := client.Filters{}
+	var with []string
 	for k, v := range labels {
-		f.Add("label", k+"="+v)
+		with = append(with, k+"="+v)
 	}
-	r, err := e.c.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: f})
+	filters, err := json.Marshal(map[string][]string{"label": with})
+	if err != nil {
+		return nil, err
+	}
+	var items []struct {
+		ID     string `json:"Id"`
+		Names  []string
+		Labels map[string]string
+		State  string
+	}
+	err = e.call(ctx, request{method: "GET", path: "/containers/json",
+		query: url.Values{"all": {"1"}, "filters": {string(filters)}}}, &items)
 	if err != nil {
 		return nil, e.failed("list containers", err)
 	}
 	var out []Found
-	for _, c := range r.Items {
+	for _, c := range items {
 		name := ""
 		if len(c.Names) > 0 {
 			name = strings.TrimPrefix(c.Names[0], "/")
 		}
-		out = append(out, Found{ID: c.ID, Name: name, Labels: c.Labels, Running: string(c.State) == "running"})
+		out = append(out, Found{ID: c.ID, Name: name, Labels: c.Labels, Running: c.State == "running"})
 	}
 	return out, nil
 }

@@ -3,12 +3,16 @@ package container
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/distribution/reference"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/launcher/container/enginetest"
@@ -121,5 +125,99 @@ func TestAuth(t *testing.T) {
 	}
 	if _, err := Auth([]byte("{"), "nvcr.io/x"); err == nil {
 		t.Error("want a file that is none to be told")
+	}
+}
+
+// fakeEngine answers as a handler says: for what a real one does when it fails.
+func fakeEngine(t *testing.T, handle http.HandlerFunc) *Engine {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sr-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	ln, err := net.Listen("unix", filepath.Join(dir, "s"))
+	must(t, err)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if w.Header().Set("Api-Version", "1.99"); r.URL.Path != "/_ping" {
+			handle(w, r)
+		}
+	})}
+	go func() { _ = srv.Serve(ln) }() // ends with Close
+	t.Cleanup(func() { srv.Close() })
+	e, err := Open(t.Context(), ln.Addr().String())
+	must(t, err)
+	return e
+}
+
+// An image is pulled with its tag, or latest, and never all of its tags; and a pull whose
+// engine dies on the way has not succeeded.
+func TestPull(t *testing.T) {
+	for ref, want := range map[string]string{
+		"alpine": "alpine:latest", "alpine:3": "alpine:3", "localhost:5000/a/b": "localhost:5000/a/b:latest",
+		"nvcr.io/x@sha256:1": "nvcr.io/x@sha256:1",
+	} {
+		var got *http.Request
+		var dies bool
+		e := fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+			got = r
+			for i := range 3 {
+				fmt.Fprintf(w, `{"status":"Downloading","id":"a","progressDetail":{"current":%d,"total":20}}`+"\r\n", i*10)
+				w.(http.Flusher).Flush() // each is a chunk
+			}
+			if dies {
+				panic(http.ErrAbortHandler)
+			}
+		})
+		var told []Progress
+		if err := e.Pull(t.Context(), ref, "me", func(p Progress) { told = append(told, p) }); err != nil {
+			t.Errorf("%s: %v", ref, err)
+		}
+		if got.URL.Path != "/v"+newestAPI+"/images/create" || got.URL.Query().Get("fromImage") != want ||
+			got.Header.Get("X-Registry-Auth") != "me" {
+			t.Errorf("%s: %s with %v", ref, got.URL, got.Header)
+		}
+		if d := cmp.Diff([]Progress{{0, 20}, {10, 20}, {20, 20}}, told); d != "" {
+			t.Errorf("%s: told of (-want +got):\n%s", ref, d)
+		}
+		dies = true
+		if err := e.Pull(t.Context(), ref, "", func(Progress) {}); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: the engine died: %v, want %v", ref, err, io.ErrUnexpectedEOF)
+		}
+	}
+}
+
+// What an engine says is what the user reads, whatever form it has.
+func TestEngineRefuses(t *testing.T) {
+	for _, c := range []struct {
+		code         int
+		answer, want string
+		is           error
+	}{
+		{404, `{"message":"no such image"}`, "no such image", ErrNotForUs},
+		{403, "a proxy's text", "a proxy's text", ErrNotForUs},
+		{500, "", "the engine answers 500 without a reason", nil},
+		{500, `{"message":"no space left on device"}`, "docker image prune", nil},
+	} {
+		e := fakeEngine(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(c.code)
+			fmt.Fprint(w, c.answer)
+		})
+		err := e.Pull(t.Context(), "a", "", func(Progress) {})
+		if err == nil || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%d %s: %v", c.code, c.answer, err)
+		}
+	}
+}
+
+// The user's password goes to the registry that the engine will ask, and to no other.
+func TestRegistryOfAnImage(t *testing.T) {
+	for ref, want := range map[string]string{
+		"alpine": "docker.io", "vllm/vllm": "docker.io", "index.docker.io/a": "docker.io", "nvcr.io/a/b:1": "nvcr.io",
+		"localhost/a": "localhost", "host:5000/a": "host:5000", "Upper/a": "Upper", "a/b.c/d": "docker.io",
+	} {
+		named, err := reference.ParseNormalizedNamed(ref)
+		must(t, err)
+		if got := registryOf(ref); got != want || got != reference.Domain(named) {
+			t.Errorf("%s: %s, want %s, and an engine has %s", ref, got, want, reference.Domain(named))
+		}
 	}
 }

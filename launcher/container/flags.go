@@ -11,10 +11,11 @@ import (
 // Flags are what a container is to be, as options of `docker run`: for people, who know
 // these. What is not there is not asked for.
 func (s Spec) Flags() []string {
-	cfg, host := s.body()
-	out := []string{"--name", s.Name, "--network", string(host.NetworkMode), "--ipc", string(host.IpcMode), "--init",
-		"--user", cfg.User, "--security-opt", strings.Join(host.SecurityOpt, ","), "--stop-timeout",
-		strconv.Itoa(*cfg.StopTimeout),
+	b := s.body()
+	host := b.HostConfig
+	out := []string{"--name", s.Name, "--network", host.NetworkMode, "--ipc", host.IpcMode, "--init",
+		"--user", b.User, "--security-opt", strings.Join(host.SecurityOpt, ","), "--stop-timeout",
+		strconv.Itoa(*b.StopTimeout),
 		"--log-driver", host.LogConfig.Type, "--no-healthcheck"}
 	add := func(flag string, values ...string) {
 		for _, v := range values {
@@ -22,7 +23,7 @@ func (s Spec) Flags() []string {
 		}
 	}
 	if host.PidMode != "" {
-		add("--pid", string(host.PidMode))
+		add("--pid", host.PidMode)
 	}
 	if host.ShmSize > 0 {
 		add("--shm-size", strconv.FormatInt(host.ShmSize, 10))
@@ -62,8 +63,8 @@ func (s Spec) Flags() []string {
 	}
 	add("--add-host", host.ExtraHosts...)
 	add("--cap-add", host.CapAdd...)
-	if host.PidsLimit != nil {
-		add("--pids-limit", strconv.FormatInt(*host.PidsLimit, 10))
+	if host.PidsLimit != 0 {
+		add("--pids-limit", strconv.FormatInt(host.PidsLimit, 10))
 	}
 	if host.ReadonlyRootfs {
 		out = append(out, "--read-only")
@@ -71,9 +72,9 @@ func (s Spec) Flags() []string {
 	if host.Runtime != "" {
 		add("--runtime", host.Runtime)
 	}
-	for _, k := range slices.Sorted(maps.Keys(cfg.Labels)) {
-		add("--label", k+"="+cfg.Labels[k])
+	for _, k := range slices.Sorted(maps.Keys(b.Labels)) {
+		add("--label", k+"="+b.Labels[k])
 	}
-	add("--entrypoint", cfg.Entrypoint[0])
-	return append(append(out, s.Image), cfg.Entrypoint[1:]...)
+	add("--entrypoint", b.Entrypoint[0])
+	return append(append(out, s.Image), b.Entrypoint[1:]...)
 }

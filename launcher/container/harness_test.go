@@ -51,6 +51,5 @@ func open(t *testing.T) (rig, *Engine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { e.Close() })
 	return rig{r}, e
 }

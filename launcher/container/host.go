@@ -94,7 +94,6 @@ func openEngine(ctx context.Context, socket string, wait time.Duration) (*Engine
 			"remove that from /etc/docker/daemon.json", socket)
 	}
 	if err != nil {
-		e.Close()
 		return nil, f, err
 	}
 	return e, f, nil
@@ -114,11 +113,7 @@ func (h *Host) AwaitEngine(ctx context.Context, booted time.Time, tell func(stri
 		return
 	}
 	for told := false; time.Since(booted) < engineBoot; told = true {
-		e, err := Open(ctx, h.cfg.Engine.Socket)
-		if err == nil {
-			e.Close()
-		}
-		if !errors.Is(err, ErrNoEngine) {
+		if _, err := Open(ctx, h.cfg.Engine.Socket); !errors.Is(err, ErrNoEngine) {
 			return
 		}
 		if !told {
@@ -138,7 +133,6 @@ func (h *Host) Libraries(ctx context.Context, image string, names ...string) (ma
 	if err != nil {
 		return nil, err
 	}
-	defer e.Close()
 	if err := h.noteContainers(); err != nil { // a container is made for this
 		return nil, err
 	}

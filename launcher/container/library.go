@@ -6,10 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-
-	cerrdefs "github.com/containerd/errdefs"
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/client"
+	"net/url"
 )
 
 // loaderCache is where an image's dynamic loader keeps the names of all libraries
@@ -22,10 +19,8 @@ const loaderCache = "/etc/ld.so.cache"
 // should this one die meanwhile.
 func (e *Engine) Libraries(ctx context.Context, image string, labels map[string]string,
 	names ...string) (has map[string]bool, err error) {
-	r, err := e.c.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config:     &container.Config{Image: image, Entrypoint: []string{"/never-run"}, Cmd: []string{}, Labels: labels},
-		HostConfig: &container.HostConfig{NetworkMode: "none"},
-	})
+	id, err := e.create(ctx, "", body{Image: image, Entrypoint: []string{"/never-run"}, Cmd: []string{}, Labels: labels,
+		HostConfig: hostConfig{NetworkMode: "none"}})
 	if err != nil {
 		return nil, e.failed("look into image "+image, err)
 	}
@@ -33,19 +28,20 @@ func (e *Engine) Libraries(ctx context.Context, image string, labels map[string]
 		// Also when ctx has ended meanwhile.
 		away, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWait)
 		defer cancel()
-		if rerr := e.Remove(away, r.ID); err == nil {
+		if rerr := e.Remove(away, id); err == nil {
 			err = rerr
 		}
 	}()
-	got, err := e.c.CopyFromContainer(ctx, r.ID, client.CopyFromContainerOptions{SourcePath: loaderCache})
-	if cerrdefs.IsNotFound(err) {
+	got, err := e.send(ctx, request{method: "GET", path: "/containers/" + id + "/archive",
+		query: url.Values{"path": {loaderCache}}})
+	if refusedWith(err, statusNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, e.failed("look into image "+image, err)
 	}
-	defer got.Content.Close()
-	files := tar.NewReader(got.Content)
+	defer got.Close()
+	files := tar.NewReader(got.body)
 	if _, err := files.Next(); err != nil {
 		return nil, fmt.Errorf("look into image %s: %s: %w", image, loaderCache, err)
 	}

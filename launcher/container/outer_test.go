@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -225,11 +224,11 @@ touch $HOME/file && echo home; touch /run/sparkrun/hand/x || echo hand closed; g
 	if ws := st.wait(); ws != 0 {
 		t.Errorf("ended with %#x, want 0", ws)
 	}
-	raw, err := e.c.ContainerInspect(t.Context(), st.Container, client.ContainerInspectOptions{})
-	if err != nil {
+	var raw json.RawMessage
+	if err := e.call(t.Context(), request{method: "GET", path: "/containers/" + st.Container + "/json"}, &raw); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(raw.Raw), "s3cret") || strings.Contains(string(raw.Raw), "COLOUR=ours") {
+	if strings.Contains(string(raw), "s3cret") || strings.Contains(string(raw), "COLOUR=ours") {
 		t.Error("docker inspect shows the rank's environment")
 	}
 }
@@ -374,7 +373,7 @@ func TestContainerThatIsStoppedFromOutside(t *testing.T) {
 	r, e := open(t)
 	st := r.spawn(t, e, r.spec(t, 1234), sh(`echo ready; sleep 1000`))
 	st.awaitLine("ready")
-	if _, err := e.c.ContainerStop(t.Context(), st.Container, client.ContainerStopOptions{}); err != nil {
+	if err := e.call(t.Context(), request{method: "POST", path: "/containers/" + st.Container + "/stop"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	out := st.read()

@@ -106,7 +106,6 @@ func (h *Host) Prepare(ctx context.Context, at Attempt) (p *Prepared, warnings [
 	if err != nil {
 		return nil, nil, err
 	}
-	defer e.Close()
 	im, unpulled, err := h.image(ctx, e, at)
 	if err != nil {
 		return nil, nil, err

@@ -44,7 +44,6 @@ func (h *Host) BringImage(ctx context.Context, as launcher.Assignment, tell func
 	if err != nil {
 		return err
 	}
-	defer e.Close()
 	auth, err := registryAuth(who, c.Image)
 	if err != nil {
 		h.cfg.Logger.Warn("read registry credentials", "job", as.Job, "error", err)
@@ -81,7 +80,6 @@ func (h *Host) hasImage(ctx context.Context, ref string) (bool, error) {
 	if err != nil {
 		return false, cause(asked, err)
 	}
-	defer e.Close()
 	switch _, err = e.Image(asked, ref); {
 	case errors.Is(err, ErrNoImage):
 		return false, nil

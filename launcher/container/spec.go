@@ -2,15 +2,9 @@ package container
 
 import (
 	"fmt"
-	"maps"
 	"path"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/mount"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -177,122 +171,8 @@ func (s Spec) Places() (places []Place) {
 	return places
 }
 
-// body is the engine's request. It depends only on the spec.
-func (s Spec) body() (*container.Config, *container.HostConfig) {
-	grace := int((s.Grace + time.Second - 1) / time.Second)
-	cfg := &container.Config{
-		Image:       s.Image,
-		User:        fmt.Sprintf("%d:%d", s.UID, s.GID),
-		WorkingDir:  "/", // the inner half changes to the rank's own folder, as it can report an error
-		Entrypoint:  []string{InsideProgram, "shim", InnerArg},
-		Cmd:         []string{}, // else the image's would be appended
-		Labels:      maps.Clone(s.Labels),
-		StopTimeout: &grace,
-		StopSignal:  "SIGTERM",
-		// An image's health check would be an unwanted process every 30 s.
-		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-	}
-	if s.Mark != "" {
-		cfg.Env = []string{s.Mark}
-	}
-	yes := true
-	host := &container.HostConfig{
-		NetworkMode:   "host",
-		IpcMode:       "host",
-		Init:          &yes,
-		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		LogConfig:     container.LogConfig{Type: "none"}, // output bypasses the engine
-		// The processes must not get more rights than the caller: a setuid program of the
-		// image would be root over the mounted files.
-		SecurityOpt: []string{"no-new-privileges"},
-		Resources:   container.Resources{CgroupParent: s.CgroupParent, Ulimits: s.limits()},
-	}
-	if s.PIDsOf != "" {
-		host.PidMode = container.PidMode("container:" + s.PIDsOf)
-	}
-	if s.ShmBytes > 0 {
-		host.IpcMode, host.ShmSize = "private", s.ShmBytes
-	}
-	for _, g := range s.Groups {
-		host.GroupAdd = append(host.GroupAdd, strconv.FormatUint(uint64(g), 10))
-	}
-	for _, d := range s.Devices {
-		host.Devices = append(host.Devices,
-			container.DeviceMapping{PathOnHost: d, PathInContainer: d, CgroupPermissions: "rwm"})
-	}
-	switch s.GPU {
-	case CDIGPU:
-		host.DeviceRequests = []container.DeviceRequest{{Driver: "cdi", DeviceIDs: []string{"nvidia.com/gpu=all"}}}
-	case OldGPU:
-		host.DeviceRequests = []container.DeviceRequest{{Count: -1, Capabilities: [][]string{{"gpu"}}}}
-	}
-	if len(s.CPUs) > 0 {
-		host.CpusetCpus = cpuList(s.CPUs)
-	}
-	s.mount(host)
-	s.Args.add(host)
-	return cfg, host
-}
-
-// mount adds our own two mounts, HOME, and the user's.
-func (s Spec) mount(host *container.HostConfig) {
-	bind := func(from, to string, readOnly bool) {
-		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: from, Target: to, ReadOnly: readOnly})
-	}
-	bind(s.Program, InsideProgram, true)
-	bind(s.HandDir, insideHand, true) // a user who may only connect cannot fill /run
-	covered := s.Home == "" || s.Home == "/" || slices.Contains(s.Args.tmpfsAt(), s.Home)
-	for _, m := range s.Mounts {
-		bind(m.Source, m.Target, m.ReadOnly)
-		covered = covered || within(s.Home, m.Target)
-	}
-	if covered {
-		return
-	}
-	host.Tmpfs = map[string]string{}
-	folder := func(at string, bytes int) {
-		host.Tmpfs[at] = fmt.Sprintf("uid=%d,gid=%d,mode=0700,size=%d,exec", s.UID, s.GID, bytes)
-	}
-	folder(s.Home, homeBytes)
-	for _, m := range s.Mounts { // an engine would make the parent folders as root
-		for dir := path.Dir(path.Clean(m.Target)); within(dir, s.Home) && dir != s.Home; dir = path.Dir(dir) {
-			if !s.mountedAt(dir) {
-				folder(dir, homeBytes)
-			}
-		}
-	}
-}
-
-func (s Spec) mountedAt(dir string) bool {
-	return slices.ContainsFunc(s.Mounts, func(m Mount) bool { return within(dir, m.Target) })
-}
-
 // within reports whether a path is dir or lies below it.
 func within(p, dir string) bool {
 	dir = path.Clean(dir)
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
-}
-
-// limits are sorted by name, so that the same spec gives the same body.
-func (s Spec) limits() []*container.Ulimit {
-	all := map[string]*container.Ulimit{"stack": {Name: "stack", Soft: defaultStack, Hard: defaultStack}}
-	if s.Memlock {
-		all["memlock"] = &container.Ulimit{Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited}
-	}
-	for _, u := range s.Ulimits {
-		all[u.Name] = &container.Ulimit{Name: u.Name, Soft: u.Soft, Hard: u.Hard}
-	}
-	var out []*container.Ulimit
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, all[name])
-	}
-	return out
-}
-
-func cpuList(cpus []int) string {
-	texts := make([]string, len(cpus))
-	for i, c := range cpus {
-		texts[i] = strconv.Itoa(c)
-	}
-	return strings.Join(texts, ",")
 }

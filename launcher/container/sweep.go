@@ -95,7 +95,6 @@ func (h *Host) sweep(ctx context.Context, ended Ended, told map[string]bool) (le
 	if err != nil {
 		return 0, err
 	}
-	defer e.Close()
 	all, err := e.List(ctx, h.labels())
 	if err != nil {
 		return 0, err

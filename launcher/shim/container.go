@@ -250,7 +250,6 @@ func removeAll(containers []*Container) error {
 			e, err := container.Open(ctx, b.Socket)
 			if err == nil {
 				err = e.Remove(ctx, b.Spec.Name)
-				e.Close()
 			}
 			errs[i] = err
 		})

@@ -64,7 +64,6 @@ func spawnContainers(t *testing.T, change ...func(*Config)) containerBench {
 		for _, f := range x.list() {
 			must(t, c.Remove(context.Background(), f.ID))
 		}
-		c.Close()
 	})
 	return x
 }

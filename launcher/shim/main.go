@@ -31,9 +31,12 @@ func Main(dir string) int {
 	switch dir {
 	case confineArg:
 		return confine()
+	case tryArg:
+		return 0
 	case container.OuterArg, container.InnerArg:
 		return container.Main(dir)
 	}
+	_ = os.WriteFile("/proc/self/comm", []byte(commName), 0)
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("pid", os.Getpid())
 	ready := readyPipe()
 	// Other inherited descriptors must not reach a rank.

@@ -9,11 +9,14 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -33,8 +36,59 @@ const (
 // processors limits a program of ours to n of them.
 func processors(n int) string { return fmt.Sprintf("GOMAXPROCS=%d", min(n, runtime.NumCPU())) }
 
+// tryArg instead of DIR makes the shim's program end at once with 0: it runs here.
+const tryArg = "@try"
+
+// tryWait bounds that.
+const tryWait = 10 * time.Second
+
+// commName is what a shim is called in `ps -o comm` and in the kernel's log, whatever file
+// it was started from. It must not be the agent's name.
+const commName = "sparkrun-shim"
+
+// Seal puts a shim's program into a file in memory that nobody can change any more, and
+// tries it: a machine may forbid that (vm.memfd_noexec, a security module). path is for
+// Spawn, as long as the file is open; a shim that runs keeps its program without it. It is
+// no file on a disk because /run is often mounted noexec, and an upgrade replaces all else.
+func Seal(ctx context.Context, program []byte) (f *os.File, path string, err error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(commName, flags|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3, where all of them can be executed
+		fd, err = unix.MemfdCreate(commName, flags)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("make a file in memory: %w", err)
+	}
+	f = os.NewFile(uintptr(fd), commName)
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if _, err := f.Write(program); err != nil {
+		return nil, "", fmt.Errorf("write the shim's program: %w", err)
+	}
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
+		unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
+	if err != nil {
+		return nil, "", fmt.Errorf("seal the shim's program: %w", err)
+	}
+	// By our PID, not by self: a child that starts has moved its descriptors about.
+	path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
+	ctx, cancel := context.WithTimeout(ctx, tryWait)
+	defer cancel()
+	try := exec.CommandContext(ctx, path)
+	try.Args = []string{"sparkrun", "shim", tryArg}
+	try.Env = []string{processors(shimProcessors)}
+	try.Dir = "/"
+	if err := try.Run(); err != nil {
+		return nil, "", fmt.Errorf("try the shim's program: %w", err)
+	}
+	return f, path, nil
+}
+
 // Spawn starts a shim for dir, in a session of its own, and returns when it listens. exe is
-// run as `sparkrun shim DIR`, usually SelfExe. dir is made, with mode 0700, if it is
+// run as `sparkrun shim DIR`: SelfExe, or what Seal gives. dir is made, with mode 0700, if it is
 // missing, and must be on a local file system.
 //
 // There is at most one shim per dir, ever: if one runs, Spawn attaches to it and cfg is not

@@ -46,6 +46,7 @@ func TestAgentReplacedUnderReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := filepath.Join(dir, "sparkrun")
+	// As somebody builds it by hand: its shims are the program itself, those before it are not.
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=upgraded", "-o", next, "../../cmd/sparkrun")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -67,6 +68,10 @@ func TestAgentReplacedUnderReaders(t *testing.T) {
 		reader := l.start("spark1", "sparkrun", "logs", "-f", tt.name, "--rank", "1", "--output", "files="+copied+".logs")
 		eventually(t, 30*time.Second, "output at the reader", func() bool { return size(copied+".logs/rank-1.out") > 1000 })
 		before := l.ranksOn("spark2", "streamed.py")
+		program := l.on("spark2", "sh", "-c", "readlink /proc/$(pgrep -of 'sparkrun shim')/exe").must(t).out
+		if inMemory := strings.HasPrefix(program, "/memfd:sparkrun-shim"); inMemory == tt.late {
+			t.Errorf("%s: the shim runs %s", tt.name, program)
+		}
 
 		l.do("kill", "spark2", "--agent")
 		if tt.upgrade {

@@ -14,7 +14,7 @@ binary_find() {
 	if [[ -z $BINARY ]]; then
 		command -v go >/dev/null || die 1 "build sparkrun: no Go here: install it, or give --binary PATH"
 		BINARY=$REPO/.build/sparkrun
-		CGO_ENABLED=0 go build -C "$REPO" -o "$BINARY" ./cmd/sparkrun ||
+		"$REPO/scripts/build" "$BINARY" ||
 			die 1 "build sparkrun: see above; another binary can be given with --binary PATH"
 	fi
 	[[ -f $BINARY && -x $BINARY ]] || die 2 "--binary $BINARY: no such program"

@@ -32,6 +32,7 @@ type App struct {
 	Environ        []string
 	Getwd          func() (string, error)
 	Version        string
+	Shim           []byte // the shim's program, for the agent; nil: none was built in
 
 	// Columns gives the terminal's width; evidence and survey read this machine where no
 	// agent runs.

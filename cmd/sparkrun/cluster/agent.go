@@ -132,7 +132,7 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 	c := nodeConfig(a, node.Config{
 		PacketFilter: guard, Announce: !o.silent,
 		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
-		Supervise: supervise(a, log), Logger: log,
+		Supervise: supervise(a, log), Shim: a.Shim, Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err
