@@ -81,8 +81,19 @@ func (b *bench) commands() {
 
 func (b *bench) torch() {
 	script := filepath.Join(b.dir, "meet.py")
-	const meet = "import torch.distributed as d\nd.init_process_group('gloo')\nd.destroy_process_group()\n"
-	check(b.t, os.WriteFile(script, []byte(meet), 0o644))
+	// A rank that asks for the store before rank 0 listens sleeps a second in torch, whoever started it
+	// (c10d's socket.cpp, SocketConnectOp). It waits here for less, so that starts are compared and not luck.
+	check(b.t, os.WriteFile(script, []byte(`import os, socket, time
+import torch.distributed as d
+while os.environ['RANK'] != '0':
+    try:
+        socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))).close()
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.001)
+d.init_process_group('gloo')
+d.destroy_process_group()
+`), 0o644))
 	port := 29500
 	byHand := func(name, command string) way {
 		run := b.everywhere([]string{"spark2", "spark3"}, func(rank int) string {
