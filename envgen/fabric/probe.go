@@ -84,7 +84,7 @@ func (p *Probe) Follow(inv envgen.Inventory) {
 // in the log; it never ends Run.
 func (p *Probe) Run(ctx context.Context, changed func(envgen.Cabling)) error {
 	r := &probing{
-		cfg: p.cfg, changed: changed, in: make(chan heard, 64),
+		cfg: p.cfg, changed: changed,
 		ears: map[string]*openEar{}, ours: map[session]string{}, ports: map[string]time.Time{}, own: map[mac]bool{},
 		retry: map[string]time.Time{}, said: map[string]bool{}, dirty: true,
 		// A predecessor of this agent may have sent just now.
@@ -102,8 +102,6 @@ func (p *Probe) Run(ctx context.Context, changed func(envgen.Cabling)) error {
 			r.inv = p.latest
 			p.mu.Unlock()
 			r.follow(time.Now())
-		case h := <-r.in:
-			r.take(h, time.Now())
 		case <-timer.C:
 		}
 		timer.Reset(time.Until(r.tick(time.Now())))
@@ -115,13 +113,20 @@ const (
 	tellDelay = 100 * time.Millisecond
 	// reopenDelay is the pause before a NIC whose socket broke is opened again.
 	reopenDelay = probeBeat
+	// Nothing wakes the probe when a frame arrives: on a switch each of many neighbours sends one in two seconds. It
+	// looks at its sockets whenever it does something anyhow, and no later than lookEvery after the last look;
+	// quickLook for as long as a new neighbour takes after the last change.
+	lookEvery = time.Second
+	quickLook = 100 * time.Millisecond
+	// atOnce is how many frames of one socket are taken in a look: as many as a fabric of our size can send. In a
+	// flood the kernel drops the rest, which costs nothing.
+	atOnce = 512
 )
 
-// probing is the state of one Run; only its goroutine uses it, except the channel.
+// probing is the state of one Run; only its goroutine uses it.
 type probing struct {
 	cfg     ProbeConfig
 	changed func(envgen.Cabling)
-	in      chan heard
 
 	inv    envgen.Inventory
 	own    map[mac]bool // of all our interfaces
@@ -133,6 +138,8 @@ type probing struct {
 	retry  map[string]time.Time // NIC -> earliest next attempt
 
 	quietUntil time.Time
+	quickUntil time.Time // looks are quick
+	buf        [maxFrame]byte
 
 	denied  bool // by the kernel, permanently
 	trouble string
@@ -147,46 +154,53 @@ type probing struct {
 type openEar struct {
 	*ear
 	wires []Wire // the probe's first
-	done  chan struct{}
-	pumps sync.WaitGroup
 }
 
-// heard is a frame, or the error that ended a socket.
-type heard struct {
-	ear     *openEar
-	arp     bool
-	payload []byte
-	from    mac
-	err     error
+// look takes what has arrived.
+func (r *probing) look(now time.Time) {
+	for _, e := range r.ears {
+		for i, w := range e.wires {
+			if err := r.drain(e, w, i > 0, now); err != nil {
+				// Set down or removed: the inventory will say so. After any other error it is opened
+				// again.
+				r.cfg.Log.Debug("lost the cable probe's socket", "nic", e.nic.Name, "err", err)
+				r.close(e)
+				r.retry[e.nic.Name] = now.Add(reopenDelay)
+				break
+			}
+		}
+	}
+}
+
+func (r *probing) drain(e *openEar, w Wire, arp bool, now time.Time) error {
+	for range atOnce {
+		size, from, err := w.Receive(r.buf[:])
+		switch {
+		case errors.Is(err, ErrNoFrame):
+			return nil
+		case err != nil:
+			return err
+		}
+		r.take(e, arp, r.buf[:size], from, now)
+	}
+	return nil
 }
 
 // take evaluates a frame.
-func (r *probing) take(h heard, now time.Time) {
-	e := h.ear
-	if r.ears[e.nic.Name] != e {
-		return // it arrived while the NIC was being closed
-	}
-	if h.err != nil {
-		// Set down or removed: the inventory will say so. After any other error it is opened
-		// again.
-		r.cfg.Log.Debug("lost the cable probe's socket", "nic", e.nic.Name, "err", h.err)
-		r.close(e)
-		r.retry[e.nic.Name] = now.Add(reopenDelay)
+func (r *probing) take(e *openEar, arp bool, payload []byte, from mac, now time.Time) {
+	if arp {
+		r.notice(e, from, envgen.NonMemberARP, now)
 		return
 	}
-	if h.arp {
-		r.notice(e, h.from, envgen.NonMemberARP, now)
-		return
-	}
-	f, err := r.keys.open(h.payload)
+	f, err := r.keys.open(payload)
 	switch {
 	case err == nil:
 		r.dirty = e.hear(f, r.cfg.Node, r.ours, now) || r.dirty
 	case errors.Is(err, errNotProbe):
 	case errors.Is(err, errOtherCluster):
-		r.notice(e, h.from, envgen.NonMemberProbe, now)
+		r.notice(e, from, envgen.NonMemberProbe, now)
 	default: // forged, newer or broken: ignored
-		r.sayOnce("drop a cable probe", e.nic.Name+h.from.String()+err.Error(), "nic", e.nic.Name, "from", h.from, "err", err)
+		r.sayOnce("drop a cable probe", e.nic.Name+from.String()+err.Error(), "nic", e.nic.Name, "from", from, "err", err)
 	}
 }
 
@@ -268,7 +282,7 @@ func (r *probing) open(c envgen.CableNIC, now time.Time) error {
 	if err != nil || len(m) != len(mac{}) {
 		return fmt.Errorf("open %s: bad MAC %q", c.NIC.Name, c.NIC.MAC)
 	}
-	e := &openEar{ear: newEar(c, mac(m), newSession()), done: make(chan struct{})}
+	e := &openEar{ear: newEar(c, mac(m), newSession())}
 	e.young, e.youngUntil = true, now.Add(silenceSpeaks)
 	for _, etherType := range []uint16{EtherTypeProbe, EtherTypeARP} {
 		w, err := r.cfg.Open(c.NIC, etherType)
@@ -283,9 +297,6 @@ func (r *probing) open(c envgen.CableNIC, now time.Time) error {
 	delete(r.retry, c.NIC.Name)
 	r.ears[c.NIC.Name], r.ours[e.session] = e, e.slot
 	r.dirty = true
-	for i, w := range e.wires {
-		e.pumps.Go(func() { r.pump(e, w, i > 0) })
-	}
 	return nil
 }
 
@@ -302,51 +313,14 @@ func (r *probing) close(e *openEar) {
 	delete(r.ears, e.nic.Name)
 	delete(r.ours, e.session)
 	r.dirty = true
-	close(e.done)
 	for _, w := range e.wires {
 		w.Close()
 	}
-	e.pumps.Wait()
 }
 
 func (r *probing) closeAll() {
 	for _, e := range r.ears {
 		r.close(e)
-	}
-}
-
-// pump passes on what a socket receives, at most as much as a fabric of our size can send: in a flood the kernel
-// drops the rest, which costs nothing.
-func (r *probing) pump(e *openEar, w Wire, arp bool) {
-	perSecond := 512
-	if arp {
-		perSecond = 16
-	}
-	buf := make([]byte, maxFrame)
-	var second time.Time
-	for n := 0; ; n++ {
-		size, from, err := w.Receive(buf)
-		h := heard{ear: e, arp: arp, from: from, err: err}
-		if err == nil && !arp {
-			h.payload = append([]byte(nil), buf[:size]...)
-		}
-		select {
-		case r.in <- h:
-		case <-e.done:
-			return
-		}
-		if err != nil {
-			return
-		}
-		if since := time.Since(second); since >= time.Second {
-			second, n = time.Now(), 0
-		} else if n >= perSecond {
-			select {
-			case <-time.After(time.Second - since):
-			case <-e.done:
-				return
-			}
-		}
 	}
 }
 
@@ -358,12 +332,23 @@ func (r *probing) tick(now time.Time) (next time.Time) {
 		r.keysAt = now.Add(r.cfg.KeysEvery)
 	}
 	next = sooner(r.keysAt, r.openMissing(now))
+	r.look(now)
 	for _, e := range r.ears {
 		at, changed := e.expire(now)
 		r.dirty = r.dirty || changed
 		next = sooner(next, at)
 	}
 	next = sooner(next, r.send(now))
+	if r.dirty {
+		r.quickUntil = now.Add(silenceSpeaks)
+	}
+	switch {
+	case len(r.ears) == 0:
+	case now.Before(r.quickUntil):
+		next = sooner(next, now.Add(quickLook))
+	default:
+		next = sooner(next, now.Add(lookEvery))
+	}
 	if !r.dirty {
 		return next
 	}

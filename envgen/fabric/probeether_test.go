@@ -114,6 +114,8 @@ func (w *memWire) Receive(buf []byte) (int, [6]byte, error) {
 		return copy(buf, p.payload), p.from, nil
 	case <-w.broken:
 		return 0, [6]byte{}, w.err
+	default:
+		return 0, [6]byte{}, ErrNoFrame
 	}
 }
 

@@ -12,12 +12,14 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// Wire sends and receives frames of one kind on one NIC. One goroutine calls Send, one Receive; Close ends a
-// Receive that waits.
+// ErrNoFrame is what Receive returns when no frame is there.
+var ErrNoFrame = errors.New("no frame has arrived")
+
+// Wire sends and receives frames of one kind on one NIC. One goroutine uses it.
 type Wire interface {
 	// Send sends the content of a frame to the multicast group of all probes.
 	Send(payload []byte) error
-	// Receive waits for a frame and gives its content, cut to the buffer, and its sender.
+	// Receive gives the content of the next frame that has arrived, cut to the buffer, and its sender. It does not wait.
 	Receive(payload []byte) (n int, from [6]byte, err error)
 	Close() error
 }
@@ -34,10 +36,10 @@ const (
 // It is none of 01:80:c2:00:00:0X, which switches and bridges do not forward, and none of IP's, which they prune.
 var probeGroup = [8]byte{0x03, 'S', 'P', 'A', 'R', 'K'}
 
-// packetWire is an AF_PACKET socket. It is in the poller, so that Close wakes a Receive.
+// packetWire is an AF_PACKET socket. The runtime's poller does not know it: that would wake at each frame.
 type packetWire struct {
-	file *os.File
-	to   unix.SockaddrLinklayer
+	fd int
+	to unix.SockaddrLinklayer
 }
 
 // isDenied tells a missing right from a NIC that is not there now. The last error is that of a service manager's
@@ -59,7 +61,7 @@ func openPacketWire(nic envgen.NIC, etherType uint16) (Wire, error) {
 	}
 	var swapped [2]byte
 	binary.NativeEndian.PutUint16(swapped[:], etherType)
-	w := &packetWire{file: os.NewFile(uintptr(fd), "packet:"+nic.Name), to: unix.SockaddrLinklayer{
+	w := &packetWire{fd: fd, to: unix.SockaddrLinklayer{
 		Protocol: binary.BigEndian.Uint16(swapped[:]), Ifindex: link.Index, Halen: 6, Addr: probeGroup}}
 	err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: w.to.Protocol, Ifindex: link.Index})
 	if err == nil && etherType == EtherTypeProbe {
@@ -68,56 +70,39 @@ func openPacketWire(nic envgen.NIC, etherType uint16) (Wire, error) {
 			&unix.PacketMreq{Ifindex: int32(link.Index), Type: unix.PACKET_MR_MULTICAST, Alen: 6, Address: probeGroup})
 	}
 	if err != nil {
-		w.file.Close()
+		w.Close()
 		return nil, fmt.Errorf("open packet socket on %s: %w", nic.Name, err)
 	}
 	return w, nil
 }
 
-func (w *packetWire) Close() error { return w.file.Close() }
+func (w *packetWire) Close() error {
+	fd := w.fd
+	w.fd = -1
+	return os.NewSyscallError("close", unix.Close(fd))
+}
 
+// Send loses the frame if the queue is full, as a wire might: the next one is sent in two seconds.
 func (w *packetWire) Send(payload []byte) error {
-	raw, err := w.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	// A full queue loses the frame, as a wire might: the next one is sent in two
-	// seconds.
-	var sent error
-	if err := raw.Control(func(fd uintptr) { sent = unix.Sendto(int(fd), payload, 0, &w.to) }); err != nil {
-		return err
-	}
-	return os.NewSyscallError("sendto", sent)
+	return os.NewSyscallError("sendto", unix.Sendto(w.fd, payload, 0, &w.to))
 }
 
 func (w *packetWire) Receive(payload []byte) (n int, from [6]byte, err error) {
-	raw, err := w.file.SyscallConn()
-	if err != nil {
-		return 0, from, err
-	}
-	var failed error
-	err = raw.Read(func(fd uintptr) (done bool) {
-		for {
-			var addr unix.Sockaddr
-			n, addr, failed = unix.Recvfrom(int(fd), payload, 0)
-			if failed == unix.EINTR {
-				continue
-			}
-			if failed == unix.EAGAIN {
-				return false
-			}
-			ll, ok := addr.(*unix.SockaddrLinklayer)
-			if failed == nil && (!ok || ll.Pkttype == unix.PACKET_OUTGOING || ll.Halen != 6) {
-				continue // our own frame, being sent
-			}
-			if ok {
-				copy(from[:], ll.Addr[:6])
-			}
-			return true
+	for {
+		n, addr, err := unix.Recvfrom(w.fd, payload, 0)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return 0, from, ErrNoFrame
+		case err != nil:
+			return 0, from, os.NewSyscallError("recvfrom", err)
 		}
-	})
-	if err = errors.Join(err, os.NewSyscallError("recvfrom", failed)); err != nil {
-		return 0, from, err
+		ll, ok := addr.(*unix.SockaddrLinklayer)
+		if !ok || ll.Pkttype == unix.PACKET_OUTGOING || ll.Halen != 6 {
+			continue // our own frame, being sent
+		}
+		copy(from[:], ll.Addr[:6])
+		return n, from, nil
 	}
-	return n, from, nil
 }
