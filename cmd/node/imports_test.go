@@ -34,6 +34,7 @@ var leaves = map[string]string{
 // Within a tree a child imports its parent, never the reverse, and siblings do
 // not import each other, but for these.
 var mayImportSibling = map[string]string{
+	"launcher/agent -> launcher/scope":         "the agent has systemd keep the shims it starts",
 	"launcher/agent -> launcher/shim":          "the agent drives the shims it starts",
 	"launcher/agent -> launcher/container":     "what containers need is found out before the shim has ranks run there",
 	"launcher/agent -> launcher/modelcache":    "what a machine has of a model is read in one way, for the agent and for the command line",

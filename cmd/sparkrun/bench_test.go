@@ -38,7 +38,7 @@ func BenchmarkRankStart(b *testing.B) {
 				began := ofChildren(b)
 				cfg := shim.Config{LogDir: filepath.Join(base, "logs", fmt.Sprint(i))}
 				cfg.Key.Job, cfg.Key.Generation = "abcd", 1
-				c, err := shim.Spawn(b.Context(), exe, filepath.Join(base, fmt.Sprint(i)), cfg)
+				c, err := shim.Spawn(b.Context(), shim.Program{Exe: exe}, filepath.Join(base, fmt.Sprint(i)), cfg)
 				if err == nil {
 					err = c.Start(b.Context(), ranks)
 				}

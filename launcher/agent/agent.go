@@ -31,6 +31,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/launcher/scope"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -125,10 +126,10 @@ type Agent struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup // one per attempt
 
-	containers  *container.Host
-	shimProgram string    // what shim.Spawn starts
-	sealed      *os.File  // it, if it is in memory
-	booted      time.Time // when this agent began, if it is the first one since the boot; else zero
+	containers *container.Host
+	shims      shim.Program
+	sealed     *os.File  // their program, if it is in memory
+	booted     time.Time // when this agent began, if it is the first one since the boot; else zero
 
 	watchers logs.Watchers
 
@@ -176,12 +177,19 @@ func Open(cfg Config) (*Agent, error) {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))
 	}
 	a.ports.Store(rand.Uint32())
-	a.shimProgram = shim.SelfExe
+	a.shims.Exe = shim.SelfExe
 	if cfg.Shim != nil {
 		if f, path, err := shim.Seal(ctx, cfg.Shim); err != nil {
 			cfg.Logger.Warn("shims are started from the agent's own program, which takes longer", "error", err)
 		} else {
-			a.sealed, a.shimProgram = f, path
+			a.sealed, a.shims.Exe = f, path
+		}
+	}
+	if scope.Managed() {
+		a.shims.Scope = func(ctx context.Context, name string, pid int) {
+			if err := scope.Enter(ctx, name, pid); err != nil {
+				cfg.Logger.Warn("no scope: the ranks' cgroup is made beside systemd's", "error", err)
+			}
 		}
 	}
 	if err := os.MkdirAll(a.jobsDir(), 0o700); err != nil {

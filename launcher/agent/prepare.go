@@ -93,7 +93,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		// cgroup; one that is up can be ended.
 		up, cancel := context.WithTimeout(context.WithoutCancel(ctx), spawnWait)
 		defer cancel()
-		if r.shim, r.err = shim.Spawn(up, a.shimProgram, dir, r.plan.cfg); r.err == nil {
+		if r.shim, r.err = shim.Spawn(up, a.shims, dir, r.plan.cfg); r.err == nil {
 			r.warning = strings.Join(slices.Concat(r.plan.warnings, a.installFilter(up, as, dir, r.shim, r.at)), "; ")
 		}
 	}

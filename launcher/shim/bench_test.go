@@ -29,7 +29,7 @@ func BenchmarkTrue(b *testing.B) {
 				began, used := time.Now(), processorTime()
 				cfg := Config{LogDir: filepath.Join(base, "logs")}
 				cfg.Key.Job, cfg.Key.Generation = "abcd", 1
-				c, err := Spawn(b.Context(), SelfExe, filepath.Join(base, fmt.Sprint(i)), cfg)
+				c, err := Spawn(b.Context(), Program{Exe: SelfExe}, filepath.Join(base, fmt.Sprint(i)), cfg)
 				must(b, err)
 				spawning += time.Since(began)
 				must(b, c.Start(b.Context(), ranks))

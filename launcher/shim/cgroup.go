@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -105,6 +106,20 @@ func ownCgroup(v2 bool) string {
 	}
 	own, _ := proc.Here.Cgroup(controller)
 	return cmp.Or(own, "/")
+}
+
+// scopeOf is the systemd unit for a shim whose cgroup has that name.
+func scopeOf(name string) string { return "sparkrun-" + name + ".scope" }
+
+// ranksCgroup makes a cgroup for the ranks: below the scope that this process is in, else beside systemd's. An error
+// means none.
+func ranksCgroup(name string) (*cgroup, error) {
+	if mount, v2, err := cgroupMount(cgroupRoot); err == nil {
+		if own := ownCgroup(v2); strings.HasSuffix(own, "/"+scopeOf(name)) {
+			return newCgroup(mount, filepath.Join(mount, own, "ranks"))
+		}
+	}
+	return makeCgroup(cgroupRoot, name) // no systemd, or it uses another hierarchy than the one that can kill
 }
 
 // fork calls f so that what it forks begins in the group: on v2 through attr, on v1 by

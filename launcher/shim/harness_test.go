@@ -47,7 +47,7 @@ func clientMain(dir string) int {
 	err := json.NewDecoder(os.Stdin).Decode(&in)
 	if err == nil {
 		var c *Client
-		if c, err = Spawn(ctx, SelfExe, dir, in.Cfg); err == nil {
+		if c, err = Spawn(ctx, Program{Exe: SelfExe}, dir, in.Cfg); err == nil {
 			err = c.Start(ctx, in.Ranks)
 		}
 	}
@@ -135,7 +135,7 @@ func spawn(t testing.TB, change ...func(*Config)) *bench {
 
 func (b *bench) spawn() {
 	b.t.Helper()
-	c, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg)
+	c, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, b.cfg)
 	must(b.t, err)
 	b.c = c
 }

@@ -74,7 +74,7 @@ func TestDieWithClient(t *testing.T) {
 func TestHoldOutlivesItsContext(t *testing.T) {
 	b := set(t, func(c *Config) { c.DieWithClient = true })
 	ctx, cancel := context.WithCancel(b.ctx)
-	c, err := Spawn(ctx, SelfExe, b.dir, b.cfg)
+	c, err := Spawn(ctx, Program{Exe: SelfExe}, b.dir, b.cfg)
 	must(t, err)
 	b.c = c
 	cancel()
@@ -111,7 +111,7 @@ func TestShimKilledDuringStart(t *testing.T) {
 		must(t, unix.Kill(shim, unix.SIGKILL))
 		<-b.c.reaped
 		wg.Wait()
-		c, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg)
+		c, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, b.cfg)
 		switch {
 		case errors.Is(err, ErrMayHaveRun):
 			never++
@@ -171,7 +171,7 @@ func TestShimKilled(t *testing.T) {
 			if err := b.c.Start(b.ctx, []Rank{b.sh(0, "say again")}); !errors.Is(err, ErrGone) {
 				t.Errorf("Start of a dead shim: %v", err)
 			}
-			if _, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg); !errors.Is(err, ErrMayHaveRun) {
+			if _, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, b.cfg); !errors.Is(err, ErrMayHaveRun) {
 				t.Errorf("Spawn after a death: %v, want %v", err, ErrMayHaveRun)
 			}
 			if len(b.alive()) < 4 || len(inSession) < 4 {
@@ -189,7 +189,7 @@ func TestShimKilled(t *testing.T) {
 				t.Errorf("journal %+v: %s", es, d)
 			}
 			must(t, Reap(b.ctx, b.dir)) // again: nothing to do
-			if _, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg); !errors.Is(err, ErrMayHaveRun) {
+			if _, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, b.cfg); !errors.Is(err, ErrMayHaveRun) {
 				t.Errorf("Spawn after Reap: %v, want %v", err, ErrMayHaveRun)
 			}
 		})
@@ -228,7 +228,7 @@ func TestTornJournal(t *testing.T) {
 	if es := mustReplay(t, b.dir); len(es) != 0 {
 		t.Errorf("events %+v", es)
 	}
-	if _, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg); !errors.Is(err, ErrMayHaveRun) {
+	if _, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, b.cfg); !errors.Is(err, ErrMayHaveRun) {
 		t.Errorf("Spawn: %v, want %v", err, ErrMayHaveRun)
 	}
 }
@@ -239,7 +239,7 @@ func TestConcurrentSpawnsMakeOneShim(t *testing.T) {
 	clients := make([]*Client, 8)
 	for i := range clients {
 		wg.Go(func() {
-			c, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg)
+			c, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, b.cfg)
 			if err != nil {
 				t.Error(err)
 			}
@@ -266,7 +266,7 @@ func TestConcurrentSpawnsMakeOneShim(t *testing.T) {
 	}
 	other := b.cfg
 	other.Key.Generation++
-	if _, err := Spawn(b.ctx, SelfExe, b.dir, other); err == nil {
+	if _, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, other); err == nil {
 		t.Error("a shim of another generation was taken for ours")
 	}
 	must(t, b.c.Release(b.ctx))
@@ -345,17 +345,17 @@ func TestRefusedConfig(t *testing.T) {
 		"cgroup hidden": func(c *Config) { c.Cgroup = "..x" },
 	} {
 		b := set(t, change)
-		if _, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg); !errors.Is(err, launcher.ErrInvalid) {
+		if _, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, b.cfg); !errors.Is(err, launcher.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	b := set(t, func(c *Config) { c.LogDir = "/proc/no/logs" })
-	if _, err := Spawn(b.ctx, SelfExe, b.dir, b.cfg); !errors.Is(err, ErrRefused) ||
+	if _, err := Spawn(b.ctx, Program{Exe: SelfExe}, b.dir, b.cfg); !errors.Is(err, ErrRefused) ||
 		!strings.Contains(err.Error(), "log folder") {
 		t.Errorf("a folder that can't be made: %v", err)
 	}
 	b = set(t)
-	if _, err := Spawn(b.ctx, "/bin/false", b.dir, b.cfg); err == nil ||
+	if _, err := Spawn(b.ctx, Program{Exe: "/bin/false"}, b.dir, b.cfg); err == nil ||
 		!strings.Contains(err.Error(), "died during its start") {
 		t.Errorf("a program that is no shim: %v", err)
 	}

@@ -121,7 +121,7 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 	ready()
 	_ = os.Chdir("/")
 	if cfg.Cgroup != "" { // no client waits for this: a Start comes later
-		if a.cg, err = ranksCgroup(cfg.Cgroup, func(why string, err error) { log.Warn(why, "error", err) }); err != nil {
+		if a.cg, err = ranksCgroup(cfg.Cgroup); err != nil {
 			log.Warn("no cgroup, descendants are walked instead", "error", err)
 		} else {
 			a.trace.Cgroup = a.cg.path

@@ -25,7 +25,7 @@ func TestShimFromMemory(t *testing.T) {
 	if _, err := f.WriteAt([]byte{0}, 0); err == nil {
 		t.Error("the program can be written to")
 	}
-	b.c, err = Spawn(b.ctx, path, b.dir, b.cfg)
+	b.c, err = Spawn(b.ctx, Program{Exe: path}, b.dir, b.cfg)
 	must(t, err)
 	must(t, f.Close())
 	pid := b.shim()

@@ -87,14 +87,21 @@ func Seal(ctx context.Context, program []byte) (f *os.File, path string, err err
 	return f, path, nil
 }
 
-// Spawn starts a shim for dir, in a session of its own, and returns when it listens. exe is
-// run as `sparkrun shim DIR`: SelfExe, or what Seal gives. dir is made, with mode 0700, if it is
+// Program is how shims are started.
+type Program struct {
+	Exe string // run as `sparkrun shim DIR`: SelfExe, or what Seal gives
+	// Scope moves a shim, while it comes up, to where it outlives who started it; nil: it stays. A shim that cannot
+	// be moved runs all the same.
+	Scope func(ctx context.Context, name string, pid int)
+}
+
+// Spawn starts a shim for dir, in a session of its own, and returns when it listens. dir is made, with mode 0700, if it is
 // missing, and must be on a local file system.
 //
 // There is at most one shim per dir, ever: if one runs, Spawn attaches to it and cfg is not
 // used; if one has died after it got a start, the error is ErrMayHaveRun. If ctx ends
 // first, nothing was exec'd and no shim is left.
-func Spawn(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
+func Spawn(ctx context.Context, exe Program, dir string, cfg Config) (*Client, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -120,7 +127,7 @@ func Spawn(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-func launchOrAttach(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
+func launchOrAttach(ctx context.Context, exe Program, dir string, cfg Config) (*Client, error) {
 	status, reaped, err := launch(ctx, exe, dir, cfg)
 	if err != nil {
 		return nil, err
@@ -142,7 +149,7 @@ func launchOrAttach(ctx context.Context, exe, dir string, cfg Config) (*Client, 
 
 // launch runs the process and returns its status once it is up. The channel closes when the
 // process has been reaped: it is our child while we live, and init's afterwards.
-func launch(ctx context.Context, exe, dir string, cfg Config) (status string, reaped <-chan struct{}, err error) {
+func launch(ctx context.Context, exe Program, dir string, cfg Config) (status string, reaped <-chan struct{}, err error) {
 	config, err := marshal(cfg)
 	if err != nil {
 		return "", nil, err
@@ -170,7 +177,7 @@ func launch(ctx context.Context, exe, dir string, cfg Config) (status string, re
 		return "", nil, err
 	}
 	opened = append(opened, log)
-	p, err := os.StartProcess(exe, []string{"sparkrun", "shim", dir}, &os.ProcAttr{
+	p, err := os.StartProcess(exe.Exe, []string{"sparkrun", "shim", dir}, &os.ProcAttr{
 		Dir:   "/",
 		Env:   []string{processors(shimProcessors)}, // a rank's environment is sent whole; the shim needs nothing else
 		Files: []*os.File{in, log, log, readyW},
@@ -191,7 +198,10 @@ func launch(ctx context.Context, exe, dir string, cfg Config) (status string, re
 		_ = configW.SetWriteDeadline(time.Unix(1, 0))
 	})
 	defer stop()
-	_, werr := configW.Write(config)
+	if exe.Scope != nil && cfg.Cgroup != "" {
+		exe.Scope(ctx, scopeOf(cfg.Cgroup), p.Pid)
+	}
+	_, werr := configW.Write(config) // where it is now it stays
 	configW.Close()
 	line, err := bufio.NewReader(readyR).ReadString('\n')
 	switch {

@@ -1,4 +1,4 @@
-package shim
+package scope
 
 import (
 	"bufio"
@@ -113,10 +113,10 @@ func (s *fakeSystemd) answer(c net.Conn, in *bufio.Reader) {
 }
 
 // What systemd is asked for: a scope in our slice, handed over to us, holding
-// this process and gone with its last one.
+// the process and gone with its last one.
 func TestScopeAsFakeSystemdIsAskedForIt(t *testing.T) {
 	s := newFakeSystemd(t, "done")
-	must(t, enterScope(t.Context(), s.socket, "sparkrun-n-abcd.1.scope"))
+	must(t, enter(t.Context(), s.socket, "sparkrun-n-abcd.1.scope", os.Getpid()))
 	unit := <-s.units
 	if unit[0] != "sparkrun-n-abcd.1.scope" || unit[1] != "fail" {
 		t.Errorf("unit %v, mode %v", unit[0], unit[1])
@@ -135,13 +135,20 @@ func TestScopeAsFakeSystemdIsAskedForIt(t *testing.T) {
 func TestScopeRefusedByFakeSystemd(t *testing.T) {
 	for result, words := range map[string]string{"failed": `systemd says "failed"`, "": "not today"} {
 		s := newFakeSystemd(t, result)
-		err := enterScope(t.Context(), s.socket, "sparkrun-x.scope")
+		err := enter(t.Context(), s.socket, "sparkrun-x.scope", 1)
 		if err == nil || !strings.Contains(err.Error(), words) ||
 			!strings.HasPrefix(err.Error(), "enter scope sparkrun-x.scope: ") {
 			t.Errorf("result %q: %v", result, err)
 		}
 	}
-	if err := enterScope(t.Context(), filepath.Join(t.TempDir(), "none"), "x.scope"); err == nil {
+	if err := enter(t.Context(), filepath.Join(t.TempDir(), "none"), "x.scope", 1); err == nil {
 		t.Error("a scope without a systemd")
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

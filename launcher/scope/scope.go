@@ -1,12 +1,12 @@
-package shim
+// Package scope has systemd keep a job's processes in a unit of their own, which outlives a restart of the agent's:
+// a unit with groups of its own below it fails `systemctl restart` (219/CGROUP). It must not know what runs there.
+package scope
 
 import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
@@ -19,19 +19,29 @@ const (
 	// systemdSocket is systemd's own D-Bus endpoint: it needs no bus daemon, and only root
 	// may use it.
 	systemdSocket = "/run/systemd/private"
-	// scopeSlice is where an administrator can limit all jobs together.
-	scopeSlice = "sparkrun.slice"
-	// scopeWait bounds the wait for systemd. It answers in milliseconds; a systemd that
+	// slice is where an administrator can limit all jobs together.
+	slice = "sparkrun.slice"
+	// wait bounds the wait for systemd. It answers in milliseconds; a systemd that
 	// does not must not keep jobs from starting.
-	scopeWait = 5 * time.Second
+	wait = 5 * time.Second
 )
 
-// enterScope moves this process into a transient scope of its own, which outlives a restart
-// of the agent's unit: a unit with sub-groups of its own fails `systemctl restart`
-// (219/CGROUP). Delegate gives us the group below the scope; systemd removes the scope once
-// it is empty.
-func enterScope(ctx context.Context, socket, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, scopeWait)
+// Managed tells whether systemd manages this machine's units and does as we ask.
+func Managed() bool {
+	_, err := os.Stat(systemdRuntime)
+	return err == nil && os.Geteuid() == 0
+}
+
+// Enter moves a process into a transient scope of that name. Delegate gives us the group below it; systemd removes
+// the scope once it is empty.
+//
+// A connection that is kept would hear of every unit of the machine.
+func Enter(ctx context.Context, name string, pid int) error {
+	return enter(ctx, systemdSocket, name, pid)
+}
+
+func enter(ctx context.Context, socket, name string, pid int) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	conn, err := systemd.NewConnection(func() (*dbus.Conn, error) { return dialPeer(ctx, socket) })
 	if err != nil {
@@ -41,8 +51,8 @@ func enterScope(ctx context.Context, socket, name string) error {
 	done := make(chan string, 1)
 	_, err = conn.StartTransientUnitContext(ctx, name, "fail", []systemd.Property{
 		systemd.PropDescription("Ranks of a sparkrun job"),
-		systemd.PropSlice(scopeSlice),
-		systemd.PropPids(uint32(os.Getpid())),
+		systemd.PropSlice(slice),
+		systemd.PropPids(uint32(pid)),
 		{Name: "Delegate", Value: dbus.MakeVariant(true)},
 		{Name: "CollectMode", Value: dbus.MakeVariant("inactive-or-failed")},
 	}, done)
@@ -71,26 +81,4 @@ func dialPeer(ctx context.Context, socket string) (*dbus.Conn, error) {
 		return nil, err
 	}
 	return conn, nil
-}
-
-// ranksCgroup makes a cgroup for the ranks: below a scope of their own if systemd manages the
-// tree, else beside systemd's. An error means none.
-func ranksCgroup(name string, warn func(string, error)) (*cgroup, error) {
-	_, err := os.Stat(systemdRuntime)
-	if err != nil || os.Geteuid() != 0 {
-		return makeCgroup(cgroupRoot, name)
-	}
-	scope := "sparkrun-" + name + ".scope"
-	if err := enterScope(context.Background(), systemdSocket, scope); err != nil {
-		warn("no scope: a cgroup is made beside systemd's", err)
-		return makeCgroup(cgroupRoot, name)
-	}
-	mount, v2, err := cgroupMount(cgroupRoot)
-	if err != nil {
-		return nil, err
-	}
-	if own := ownCgroup(v2); strings.HasSuffix(own, "/"+scope) {
-		return newCgroup(mount, filepath.Join(mount, own, "ranks"))
-	}
-	return makeCgroup(cgroupRoot, name) // systemd uses another hierarchy than the one that can kill
 }
