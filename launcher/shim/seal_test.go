@@ -35,7 +35,7 @@ func TestShimFromMemory(t *testing.T) {
 	if name, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm"); err != nil || string(bytes.TrimSpace(name)) != "sparkrun-shim" {
 		t.Errorf("it is called %q, %v", name, err)
 	}
-	limited := b.sh(0, `say "$(ulimit -n)"; sleep 1000`)
+	limited := b.sh(0, `say "$(ulimit -n)"; exec sleep 1000`)
 	limited.Ulimits = []launcher.Ulimit{{Name: "nofile", Soft: 77, Hard: 77}}
 	b.start(limited)
 	if got := b.hear(); got != "77" {
