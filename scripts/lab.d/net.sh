@@ -56,12 +56,23 @@ bridge_add() {
 	echo "link set $1 up"
 }
 
+# All hosts share the kernel's one table of neighbours, of 1024: in a lab of 33 hosts or more, whose
+# hosts all know each other, packets would be lost. It stays as large.
+neighbours_fit() {
+	local all=$((4 * ${#HOSTS[@]} * ${#HOSTS[@]})) path=/proc/sys/net/ipv4/neigh/default/gc_thresh now n
+	for n in 3 2 1; do
+		read -r now <$path$n
+		((now >= all)) || ((all <= 1024)) || echo "$all" >$path$n
+	done
+}
+
 # The gateways lead nowhere and say so at once, instead of letting every look-up
 # of a name wait for its time-out.
 switch_up() {
 	local end
 	# The far ends of cables have nothing of their own to say on them.
 	in_switch bash -c 'echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6; echo 1 >/proc/sys/net/ipv4/ip_forward'
+	neighbours_fit
 	{
 		echo "link set lo up"
 		bridge_add br-mgmt 1500
