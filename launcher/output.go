@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -33,13 +34,34 @@ type Chunk struct {
 	Rank   int    `json:"rank"`
 	Stream Stream `json:"stream,omitempty"`
 	Offset int64  `json:"offset"` // of the first byte of Data
-	Data   []byte `json:"data,omitempty"`
+	Data   Bytes  `json:"data,omitempty"`
 	// Time is when the node read Data, to a second or so; only if times were asked for.
 	Time time.Time `json:"time,omitzero"`
 	Job  JobID     `json:"job,omitempty"`
 	Host string    `json:"host,omitempty"`
 	Note string    `json:"note,omitempty"`
 	Away bool      `json:"away,omitempty"` // of a Note: Host does not answer, and its output is missing
+}
+
+// Bytes are not copied out of a CBOR message: they are valid as long as it is.
+type Bytes []byte
+
+// UnmarshalCBOR takes a byte string or null (RFC 8949, 3.1), in a message that was found well-formed.
+func (b *Bytes) UnmarshalCBOR(m []byte) error {
+	const byteString, null, oneByte, eightBytes = 2 << 5, 7<<5 | 22, 24, 27
+	if len(m) == 1 && m[0] == null {
+		*b = nil
+		return nil
+	}
+	head := 1
+	if len(m) > 0 && m[0]&31 >= oneByte {
+		head += 1 << (m[0]&31 - oneByte)
+	}
+	if len(m) < head || m[0]&^31 != byteString || m[0]&31 > eightBytes {
+		return errors.New("want a byte string of known length")
+	}
+	*b = m[head:]
+	return nil
 }
 
 // Setting is one variable as a rank gets it, and its source.

@@ -17,7 +17,6 @@ import (
 // ErrNoAgent when nothing listens.
 func Dial(socket string) *wire.Client {
 	tr := &http.Transport{
-		Protocols: new(http.Protocols),
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 			if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
@@ -30,6 +29,5 @@ func Dial(socket string) *wire.Client {
 			return c, err
 		},
 	}
-	tr.Protocols.SetUnencryptedHTTP2(true)
 	return wire.NewClient(&http.Client{Transport: tr}, "http://agent")
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -91,7 +92,7 @@ func (d *describer) word(t reflect.Type) string {
 		return "duration"
 	case reflect.TypeFor[time.Time]():
 		return "time"
-	case reflect.TypeFor[[]byte]():
+	case reflect.TypeFor[[]byte](), reflect.TypeFor[launcher.Bytes]():
 		return "base64"
 	case reflect.TypeFor[wire.Empty]():
 		return "{}"

@@ -105,3 +105,27 @@ func FuzzCodec(f *testing.F) {
 		}
 	})
 }
+
+// Output comes out of a message as it went in, whatever its length; and what is no output is refused.
+func TestOutputOfAMessage(t *testing.T) {
+	for _, size := range []int{0, 1, 23, 24, 255, 256, 65535, 65536, 128 << 10} {
+		was := LogChunk{Rank: 1, Stream: Stdout, Offset: 7, Data: bytes.Repeat([]byte{'x'}, size), Note: "after it"}
+		b, err := theCodec.Marshal(was)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var is LogChunk
+		if err := theCodec.Unmarshal(b, &is); err != nil || !bytes.Equal(is.Data, was.Data) || is.Note != was.Note {
+			t.Errorf("%d bytes: %d came out, note %q, %v", size, len(is.Data), is.Note, err)
+		}
+	}
+	for _, other := range []any{"text", 12, []int{1}, true} {
+		b, err := theCodec.Marshal(map[string]any{"data": other})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := theCodec.Unmarshal(b, new(LogChunk)); err == nil {
+			t.Errorf("%v was taken for output", other)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -27,12 +28,12 @@ const mimeCBOR = "application/cbor"
 
 // codec encodes messages as CBOR (RFC 8949) under their json names.
 type codec struct {
-	enc cbor.EncMode
+	enc cbor.UserBufferEncMode
 	dec cbor.DecMode
 }
 
 func newCodec() codec {
-	enc, err := cbor.EncOptions{Time: cbor.TimeRFC3339Nano}.EncMode()
+	enc, err := cbor.EncOptions{Time: cbor.TimeRFC3339Nano}.UserBufferEncMode()
 	if err != nil {
 		panic(err) // fixed options: they are always valid or never
 	}
@@ -66,11 +67,16 @@ const (
 	frameHead    = 5
 )
 
+// writeBuffers are for frames while they are written.
+var writeBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
 // writeFrame writes a message in one piece.
 func writeFrame(w io.Writer, m any) error {
-	var b bytes.Buffer
+	b := writeBuffers.Get().(*bytes.Buffer)
+	defer writeBuffers.Put(b)
+	b.Reset()
 	b.Write(make([]byte, frameHead))
-	if err := theCodec.enc.NewEncoder(&b).Encode(m); err != nil {
+	if err := theCodec.enc.MarshalToBuffer(m, b); err != nil {
 		return fmt.Errorf("write message: %w", err)
 	}
 	return writeHeaded(w, frameMessage, b.Bytes())
@@ -89,10 +95,11 @@ type frames struct {
 	buf  []byte
 }
 
-// keepBuffer is the largest buffer in bytes that a stream keeps while it waits for its next message.
+// keepBuffer is the largest buffer in bytes that a stream keeps which its messages do not fill.
 const keepBuffer = 64 << 10
 
-// next reads a message into m. At the stream's end it gives io.EOF, or the failure that the other side sent;
+// next reads a message into m, whose launcher.Bytes are valid until the next call. At the stream's end it gives
+// io.EOF, or the failure that the other side sent;
 // io.ErrUnexpectedEOF if the stream was cut.
 func (f *frames) next(m any) error {
 	var head [frameHead]byte
@@ -103,13 +110,10 @@ func (f *frames) next(m any) error {
 	if size > maxMessage {
 		return fmt.Errorf("read message: it has %d bytes, and %d are the most", size, maxMessage)
 	}
-	if uint32(cap(f.buf)) < size {
+	if room := uint32(cap(f.buf)); room < size || room > max(keepBuffer, 2*size) {
 		f.buf = make([]byte, size)
 	}
 	b := f.buf[:size]
-	if cap(f.buf) > keepBuffer {
-		f.buf = nil
-	}
 	if _, err := io.ReadFull(f.from, b); err != nil {
 		return cut(err)
 	}
@@ -179,7 +183,7 @@ func (r *reply) send(m any) error {
 	if r.face {
 		err = faced(&b, m, false)
 	} else {
-		err = theCodec.enc.NewEncoder(&b).Encode(m)
+		err = theCodec.enc.MarshalToBuffer(m, &b)
 	}
 	if err != nil {
 		return fmt.Errorf("write message: %w", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,31 +35,27 @@ func (k *Ranks) Logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, sen
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	chunks := make(chan wire.LogChunk)
 	pulls, pctx := errgroup.WithContext(ctx)
 	key := launcher.Key{Job: job.Spec.ID, Generation: cmp.Or(r.Generation, job.Plan.Generation)}
 	// An attempt that is over writes nothing more, so no node needs to wait for output.
 	follow := r.Follow && job.Outcome == nil && key == job.Key()
+	var turn sync.Mutex // each chunk's data is its reader's, and so sent before the reader goes on
 	for _, s := range sources {
 		req := wire.NodeLogsRequest{
 			Key: key, Follow: follow, Ranks: s.ranks, Cursors: r.Cursors, From: r.From, Times: r.Times,
 		}
-		pulls.Go(func() error { return k.pull(pctx, s, req, chunks) })
+		pulls.Go(func() error {
+			return k.pull(pctx, s, req, func(c wire.LogChunk) error {
+				turn.Lock()
+				defer turn.Unlock()
+				if err := pctx.Err(); err != nil {
+					return err
+				}
+				return send(c)
+			})
+		})
 	}
-	g.Go(func() error {
-		defer close(chunks)
-		return pulls.Wait()
-	})
-	g.Go(func() error {
-		for chunk := range chunks {
-			if err := send(chunk); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return g.Wait()
+	return pulls.Wait()
 }
 
 // awaitGeneration waits until this node's copy of the record has a generation that its
@@ -206,19 +203,15 @@ func ranksOf(p rendezvous.Place, wanted []int) []int {
 
 // pull reads one node's part. When following, it continues at its offset once the node's
 // agent is back; a node that stays away is named.
-func (k *Ranks) pull(ctx context.Context, s source, req wire.NodeLogsRequest, out chan<- wire.LogChunk) error {
+func (k *Ranks) pull(ctx context.Context, s source, req wire.NodeLogsRequest,
+	send func(wire.LogChunk) error) error {
 	at := map[launcher.Cursor]int64{}
 	for _, c := range req.Cursors {
 		at[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset
 	}
 	tell := func(c wire.LogChunk) error {
 		c.Job, c.Host = req.Key.Job, s.host
-		select {
-		case out <- c:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return send(c)
 	}
 	away := false
 	back := func() error {
@@ -234,7 +227,6 @@ func (k *Ranks) pull(ctx context.Context, s source, req wire.NodeLogsRequest, ou
 			if err := back(); err != nil {
 				return err
 			}
-			c.Data = slices.Clone(c.Data) // the reader's buffer is used again
 			if c.Note != "" {
 				c.Note = s.host + ": " + c.Note
 			}

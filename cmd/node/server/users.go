@@ -115,11 +115,9 @@ func (c *local) caller(ctx context.Context) (wire.Caller, error) {
 
 type localKey struct{}
 
-// server serves users.
+// server serves users by HTTP/1: HTTP/2 would hand each frame of output from goroutine to goroutine.
 func (ls *locals) server(h http.Handler) *http.Server {
-	srv := &http.Server{Protocols: new(http.Protocols), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10,
-		ErrorLog: errorLog(ls.log),
-		HTTP2:    &http.HTTP2Config{MaxReadFrameSize: frameSize, MaxConcurrentStreams: 64},
+	srv := &http.Server{ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10, ErrorLog: errorLog(ls.log),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, localKey{}, c)
 		},
@@ -135,8 +133,6 @@ func (ls *locals) server(h http.Handler) *http.Server {
 		defer ls.quotas.meter(holderOf(c.uid), r)()
 		h.ServeHTTP(w, r)
 	})
-	srv.Protocols.SetUnencryptedHTTP2(true)
-	srv.Protocols.SetHTTP1(true) // for curl
 	return srv
 }
 
