@@ -87,6 +87,8 @@ type Config struct {
 	KeepLogs    logs.Keep // of ended jobs' output
 	// guards the ranks' ports (agent.Config.Filter); nil: no filter
 	PacketFilter func(map[launcher.Key]launcher.Filter) error
+	// Members is told how many members this node leads, 0 if it does not lead: its memory grows with them. nil: nobody.
+	Members func(n int)
 	// Announce has this member announce itself by mDNS on the management link.
 	Announce bool
 	// NetplanApply is a program to run in place of `netplan apply`: for tests on
@@ -123,6 +125,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MemoryFloor == nil {
 		c.MemoryFloor = new(preflight.DefaultMemoryFloor())
+	}
+	if c.Members == nil {
+		c.Members = func(int) {}
 	}
 	if c.RPCPort == 0 {
 		c.RPCPort = membership.DefaultRPCPort

@@ -30,7 +30,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	n.audit.Add(audit.Line{What: "lead", Who: n.self.Host, On: fence.String(), Outcome: audit.OK})
 
 	streams, err := control.Lead(ctx, control.LeaderConfig{
-		Control: n.control, Fence: fence, Record: n.record, Dial: n.dial,
+		Control: n.control, Fence: fence, Record: n.record, Dial: n.dial, Members: n.cfg.Members,
 	})
 	if err != nil {
 		return err

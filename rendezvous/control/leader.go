@@ -23,6 +23,7 @@ type LeaderConfig struct {
 	Fence   launcher.Fence
 	Record  *rendezvous.Record
 	Dial    *dial.Dialer
+	Members func(n int) // is told how many members there are, with this node
 }
 
 // Leader keeps a control stream to every member for as long as this node leads.
@@ -81,6 +82,8 @@ func (l *Leader) Run(ctx context.Context, brain *lead.Leader) error {
 
 // want asks for a stream to every member.
 func (l *Leader) want(ctx context.Context) error {
+	defer l.cfg.Members(0)
+	told := 0
 	for {
 		recordChanged := l.cfg.Record.Changed()
 		roster, rosterChanged := l.brain.Roster()
@@ -89,6 +92,10 @@ func (l *Leader) want(ctx context.Context) error {
 			ids = append(ids, m.ID)
 		}
 		l.Want(ids)
+		if len(ids) != told {
+			told = len(ids)
+			l.cfg.Members(told)
+		}
 		select {
 		case <-recordChanged:
 		case <-rosterChanged:

@@ -96,7 +96,7 @@ type frames struct {
 }
 
 // keepBuffer is the largest buffer in bytes that a stream keeps which its messages do not fill.
-const keepBuffer = 64 << 10
+const keepBuffer = 4 << 10
 
 // next reads a message into m, whose launcher.Bytes are valid until the next call. At the stream's end it gives
 // io.EOF, or the failure that the other side sent;

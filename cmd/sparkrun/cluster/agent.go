@@ -88,12 +88,14 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 // An agent must cost a machine little: neither processor time, which belongs to the ranks,
 // nor more than 64 MB. Its heap is a few MB, and is collected when four times that is
 // garbage (GOGC sets another share, in percent). Bursts of output or jobs would let it
-// grow: from GOMEMLIMIT on, in bytes, the collector works harder. It runs on two cores
+// grow: from GOMEMLIMIT on, in bytes, the collector works harder. A leader keeps what it
+// knows of each member, and its streams' buffers: 350 KB each. It runs on two cores
 // (GOMAXPROCS): for each further one the runtime keeps up to a MB of free memory. The
 // program's own pages and raft's mapped log come on top.
 const (
 	agentGarbage = 400
 	agentMemory  = 32 << 20
+	memberMemory = 512 << 10
 	agentCores   = 2
 )
 
@@ -109,8 +111,10 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 	if _, set := a.Getenv("GOGC"); !set {
 		debug.SetGCPercent(agentGarbage)
 	}
+	members := func(int) {}
 	if _, set := a.Getenv("GOMEMLIMIT"); !set {
-		debug.SetMemoryLimit(agentMemory)
+		members = func(n int) { debug.SetMemoryLimit(agentMemory + int64(n)*memberMemory) }
+		members(0)
 	}
 	if _, set := a.Getenv("GOMAXPROCS"); !set {
 		runtime.GOMAXPROCS(min(agentCores, runtime.NumCPU()))
@@ -130,7 +134,7 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 		}
 	}
 	c := nodeConfig(a, node.Config{
-		PacketFilter: guard, Announce: !o.silent,
+		PacketFilter: guard, Announce: !o.silent, Members: members,
 		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
 		Supervise: supervise(a, log), Shim: a.Shim, Logger: log,
 	})
