@@ -126,9 +126,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MemoryFloor == nil {
 		c.MemoryFloor = new(preflight.DefaultMemoryFloor())
 	}
-	if c.Members == nil {
-		c.Members = func(int) {}
-	}
 	if c.RPCPort == 0 {
 		c.RPCPort = membership.DefaultRPCPort
 	}

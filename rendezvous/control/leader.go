@@ -23,7 +23,7 @@ type LeaderConfig struct {
 	Fence   launcher.Fence
 	Record  *rendezvous.Record
 	Dial    *dial.Dialer
-	Members func(n int) // is told how many members there are, with this node
+	Members func(n int) // is told how many members there are, with this node; nil: nobody
 }
 
 // Leader keeps a control stream to every member for as long as this node leads.
@@ -37,6 +37,9 @@ type Leader struct {
 // Lead makes the streams of a leadership that ends with ctx. What is sent before Run is
 // lost.
 func Lead(ctx context.Context, cfg LeaderConfig) (_ *Leader, err error) {
+	if cfg.Members == nil {
+		cfg.Members = func(int) {}
+	}
 	l, own := &Leader{cfg: cfg, ctx: ctx}, cfg.Control.cfg
 	l.Links, err = wire.NewLinks(wire.LinksConfig{
 		Hello: wire.Hello{Fence: cfg.Fence, Leader: own.Self.ID, Host: own.Self.Host, Protocol: own.Self.Protocol},
