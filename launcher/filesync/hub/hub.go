@@ -57,10 +57,10 @@ type Revision struct {
 
 // What the Hub may answer. An error also says what to do.
 var (
-	ErrNoRepo     = errors.New("no such repository on the Hub, or a private one: check its name; private ones need a token")
+	ErrNoRepo     = errors.New("no such repository on the Hub, or a private one: check the name, or give a token")
 	ErrNoRevision = errors.New("no such revision: name a branch, a tag or a commit of the repository")
 	ErrNoFile     = errors.New("no such file in this commit")
-	ErrGated      = errors.New("the repository is gated: accept its licence on its page, and give a token of that account")
+	ErrGated      = errors.New("it is gated: accept the licence on its page on the Hub, and give a token of that account")
 	ErrToken      = errors.New("the Hub does not accept the token: make one at huggingface.co/settings/tokens")
 	ErrOffline    = errors.New("the Hub cannot be reached from here")
 	ErrLength     = errors.New("the server sends another length than the Hub promised")
@@ -75,7 +75,7 @@ type RateError struct{ After time.Duration }
 
 // Error says when to ask again.
 func (e *RateError) Error() string {
-	return fmt.Sprintf("the Hub has had too many requests from here: ask again in %s; with a token more are allowed", e.After)
+	return fmt.Sprintf("too many requests from here: ask the Hub again in %s; with a token it allows more", e.After)
 }
 
 // Config says where the Hub is, and how patient its client is.

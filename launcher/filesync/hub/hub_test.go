@@ -130,7 +130,8 @@ func TestRefusals(t *testing.T) {
 				tt.ask = "org/m"
 			}
 			r, err := c.Resolve(t.Context(), tt.ask, Model, tt.rev)
-			if !errors.Is(err, tt.want) || tt.want == nil && (err != nil || r.Restricted != (tt.repo.Gated || tt.repo.Private)) {
+			restricted := tt.repo.Gated || tt.repo.Private
+			if !errors.Is(err, tt.want) || tt.want == nil && (err != nil || r.Restricted != restricted) {
 				t.Errorf("%v, want %v", err, tt.want)
 			}
 			if err != nil && tt.token != "" && strings.Contains(err.Error(), tt.token) {
@@ -207,7 +208,7 @@ func TestOpenResumes(t *testing.T) {
 		"stalled":                 {faults: []hubtest.Fault{{Stall: time.Hour, After: 200_000, Times: 1}}},
 		"in trouble":              {faults: []hubtest.Fault{{Status: 503, Times: 2}}},
 		"the endpoint in trouble": {faults: []hubtest.Fault{{API: true, Path: "/resolve/", Status: 502, Times: 2}}},
-		"too many requests":       {faults: []hubtest.Fault{{API: true, Path: "/resolve/", Status: 429, Wait: "7", Times: 2}}},
+		"too many requests":       {faults: []hubtest.Fault{{API: true, Path: "/res", Status: 429, Wait: "7", Times: 2}}},
 		"no ranges":               {faults: []hubtest.Fault{{Cut: true, After: 300_000, Times: 1}, {Whole: true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -336,7 +337,8 @@ func TestCheckFiles(t *testing.T) {
 			t.Errorf("%s is let in", name)
 		}
 	}
-	if err := CheckFiles([]File{{Path: ".gitattributes", GitOID: sum[:40]}, {Path: "a..b/...x", SHA256: sum}}); err != nil {
+	good := []File{{Path: ".gitattributes", GitOID: sum[:40]}, {Path: "a..b/...x", SHA256: sum}}
+	if err := CheckFiles(good); err != nil {
 		t.Error(err)
 	}
 }
@@ -361,12 +363,13 @@ func TestChoose(t *testing.T) {
 		"an old one": {files: "pytorch_model.bin tf_model.h5", take: "pytorch_model.bin"},
 		"a part without safetensors": {files: "model.safetensors 2_Dense/pytorch_model.bin vae/a.safetensors vae/a.bin",
 			take: "model.safetensors 2_Dense/pytorch_model.bin vae/a.safetensors"},
-		"GGUF alone":  {files: "a.gguf b.gguf README.md", take: "a.gguf b.gguf README.md"},
-		"a dataset":   {files: "data/a.parquet data/b.jsonl", take: "data/a.parquet data/b.jsonl"},
-		"excluded":    {files: "a.safetensors x/b.txt", choice: Choice{Exclude: []string{"x/"}}, take: "a.safetensors"},
-		"asked for":   {files: "a.safetensors b.gguf", choice: Choice{Include: []string{"*.gguf"}}, take: "b.gguf"},
-		"in folders":  {files: "a/b/c.json d.json", choice: Choice{Include: []string{"a*.json"}}, take: "a/b/c.json"},
-		"in and out":  {files: "a.json b.json", choice: Choice{Include: []string{"*"}, Exclude: []string{"[!a].json"}}, take: "a.json"},
+		"GGUF alone": {files: "a.gguf b.gguf README.md", take: "a.gguf b.gguf README.md"},
+		"a dataset":  {files: "data/a.parquet data/b.jsonl", take: "data/a.parquet data/b.jsonl"},
+		"excluded":   {files: "a.safetensors x/b.txt", choice: Choice{Exclude: []string{"x/"}}, take: "a.safetensors"},
+		"asked for":  {files: "a.safetensors b.gguf", choice: Choice{Include: []string{"*.gguf"}}, take: "b.gguf"},
+		"in folders": {files: "a/b/c.json d.json", choice: Choice{Include: []string{"a*.json"}}, take: "a/b/c.json"},
+		"in and out": {files: "a.json b.json", take: "a.json",
+			choice: Choice{Include: []string{"*"}, Exclude: []string{"[!a].json"}}},
 		"large case":  {files: "A.json", choice: Choice{Include: []string{"a.json"}}},
 		"one of some": {files: "v1 v2 v-", choice: Choice{Include: []string{"v[0-1-]", "w[", "v[z-a]"}}, take: "v1 v-"},
 	} {

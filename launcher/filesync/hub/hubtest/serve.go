@@ -206,7 +206,8 @@ func (s *Server) bytes(w http.ResponseWriter, r *http.Request, file string, e en
 	if r.Method == http.MethodHead {
 		return
 	}
-	out := &out{s: s, w: w, sig: sig, fault: f, began: time.Now(), flush: http.NewResponseController(w), gone: r.Context().Done()}
+	out := &out{s: s, w: w, sig: sig, fault: f, began: time.Now(), gone: r.Context().Done(),
+		flush: http.NewResponseController(w)}
 	io.CopyBuffer(out, struct{ io.Reader }{io.NewSectionReader(e.Reader, from, to-from)}, make([]byte, 64<<10))
 	if f.Grow > 0 {
 		panic(http.ErrAbortHandler)
