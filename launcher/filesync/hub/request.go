@@ -104,7 +104,8 @@ func status(resp *http.Response) error {
 	if resp.StatusCode < 300 {
 		return nil
 	}
-	defer io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // so that the connection can be used again
+	// So that the connection can be used again.
+	defer func() { _, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) }()
 	code, says := resp.Header.Get("X-Error-Code"), resp.Header.Get("X-Error-Message")
 	switch code {
 	case "GatedRepo":

@@ -66,7 +66,7 @@ func (c *Client) Resolve(ctx context.Context, repo string, t Type, revision stri
 				Size int64  `json:"size"`
 			} `json:"lfs"`
 		}
-		resp, err := c.ask(ctx, next, &page)
+		more, err := c.ask(ctx, next, &page)
 		if err != nil {
 			return nil, fmt.Errorf("%s: list files: %w", what, err)
 		}
@@ -79,7 +79,7 @@ func (c *Client) Resolve(ctx context.Context, repo string, t Type, revision stri
 				r.Files = append(r.Files, File{Path: e.Path, Size: e.Size, GitOID: e.OID})
 			}
 		}
-		if next = nextPage(resp); len(r.Files) > maxFiles || next != "" && len(page) == 0 {
+		if next = more; len(r.Files) > maxFiles || next != "" && len(page) == 0 {
 			return nil, fmt.Errorf("%s: list files: %w: the listing has no end", what, ErrAnswer)
 		}
 	}
@@ -90,14 +90,15 @@ func (c *Client) Resolve(ctx context.Context, repo string, t Type, revision stri
 	return r, nil
 }
 
-// ask GETs one answer of the API, with the token where it may go.
-func (c *Client) ask(ctx context.Context, at string, into any) (*http.Response, error) {
-	var resp *http.Response
-	err := c.patiently(ctx, func(ctx context.Context) (err error) {
-		if resp, err = c.follow(ctx, http.MethodGet, at, nil); err != nil {
+// ask GETs one answer of the API, with the token where it may go, and says where the next page is.
+func (c *Client) ask(ctx context.Context, at string, into any) (next string, err error) {
+	err = c.patiently(ctx, func(ctx context.Context) error {
+		resp, err := c.follow(ctx, http.MethodGet, at, nil)
+		if err != nil {
 			return err
 		}
 		defer resp.Body.Close()
+		next = nextPage(resp)
 		if err := status(resp); err != nil {
 			return err
 		}
@@ -116,7 +117,7 @@ func (c *Client) ask(ctx context.Context, at string, into any) (*http.Response, 
 		}
 		return nil
 	})
-	return resp, err
+	return next, err
 }
 
 var nextLink = regexp.MustCompile(`<([^>]*)>\s*;[^,]*rel="?next"?`)

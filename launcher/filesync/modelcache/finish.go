@@ -40,6 +40,13 @@ func (p *Part) Finish(trusted bool) error {
 		return wrap(err)
 	}
 	dropCache(p.f, 0, 0)
+	var sums []byte
+	for _, sum := range p.sums {
+		sums = append(sums, sum[:]...)
+	}
+	if err := p.c.write(p.name(".sums"), sums); err != nil && !full(err) {
+		return wrap(err)
+	}
 	if err := p.c.root.Rename(p.name(".part"), path.Join(p.repo.dir(), "blobs", p.file.ETag())); err != nil {
 		return wrap(err)
 	}

@@ -234,7 +234,7 @@ func (p *Part) Write(b []byte) (n int, err error) {
 			return n, p.trouble(err)
 		}
 		p.whole.Write(piece)
-		p.chunk.Write(piece)
+		_, _ = p.chunk.Write(piece)
 		p.hashed += int64(len(piece))
 		p.tail += int64(len(piece))
 		n, b = n+len(piece), b[len(piece):]

@@ -90,7 +90,7 @@ func check(t *testing.T, c *Cache, f File, want []byte) {
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the blob has %d bytes, %v, want %d", len(got), err, len(want))
 	}
-	left, _ := filepath.Glob(c.at(ours, f.ETag()+"*"))
+	left, _ := filepath.Glob(c.at(ours, f.ETag()+".[pj]*"))
 	if len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}
@@ -327,5 +327,57 @@ func TestSaverFails(t *testing.T) {
 	}
 	if err := p.Close(); err == nil {
 		t.Error("it was closed in silence")
+	}
+}
+
+// A whole file is handed on by the sums that its chunks had when it came, and is not removed meanwhile.
+func TestBlob(t *testing.T) {
+	c := open(t, Config{})
+	f := lfs("model.safetensors", big)
+	if _, err := c.OpenBlob(repo, f); !errors.Is(err, ErrAbsent) {
+		t.Fatal(err)
+	}
+	put(t, c, f, big)
+	b, err := c.OpenBlob(repo, f)
+	must(t, err)
+	got := make([]byte, len(chunk(2)))
+	_, err = b.ReadAt(got, 2*ChunkBytes)
+	if sum, ok := b.Sum(2); err != nil || !ok || SumOf(got) != sum {
+		t.Errorf("chunk 2: %v, %v", ok, err)
+	}
+	if _, ok := b.Sum(3); ok {
+		t.Error("there is a chunk 3")
+	}
+	if err := c.Remove(repo, ""); !errors.Is(err, ErrInUse) {
+		t.Errorf("removed while it is handed on: %v", err)
+	}
+	must(t, b.Close())
+	must(t, os.Remove(c.at(ours, f.ETag()+".sums"))) // as if another tool had fetched it
+	b, err = c.OpenBlob(repo, f)
+	must(t, err)
+	defer b.Close()
+	if _, ok := b.Sum(0); ok {
+		t.Error("a sum that nobody has made")
+	}
+}
+
+func BenchmarkWrite(b *testing.B) {
+	c, err := Open(Config{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	b.SetBytes(int64(len(big)))
+	for b.Loop() {
+		p, err := c.Begin(repo, lfs("model.safetensors", big))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := p.Write(big); err != nil {
+			b.Fatal(err)
+		}
+		if err := p.Finish(false); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

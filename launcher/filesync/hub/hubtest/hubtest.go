@@ -131,7 +131,7 @@ func Start(listen, cdn string) (*Server, error) {
 		*origin = "http://" + ln.Addr().String()
 		srv := &http.Server{Handler: http.HandlerFunc(handler), ReadHeaderTimeout: time.Minute}
 		s.srv = append(s.srv, srv)
-		s.wg.Go(func() { srv.Serve(ln) })
+		s.wg.Go(func() { _ = srv.Serve(ln) }) // until Close
 	}
 	return s, nil
 }
@@ -288,7 +288,7 @@ func refuse(w http.ResponseWriter, status int, code, text string) {
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(v)
+	_ = json.NewEncoder(w).Encode(v) // who asked may be gone
 }
 
 func signature(u *url.URL) string { return u.Query().Get("Signature") }

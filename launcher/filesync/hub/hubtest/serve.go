@@ -164,7 +164,8 @@ func (s *Server) cdn(w http.ResponseWriter, r *http.Request) {
 	spent, known := s.spent[signature(r.URL)]
 	s.mu.Unlock()
 	if repo == nil || !known || s.Expire > 0 && spent >= s.Expire {
-		http.Error(w, "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>", 403)
+		http.Error(w, "<Error><Code>AccessDenied</Code><Message>Request has expired</Message></Error>",
+			http.StatusForbidden)
 		return
 	}
 	e := repo.entries[q.Get("file")]
@@ -184,7 +185,7 @@ func (s *Server) bytes(w http.ResponseWriter, r *http.Request, file string, e en
 	from, to, status := int64(0), e.Size, http.StatusOK
 	if text, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok && !f.Whole {
 		last := int64(-1)
-		fmt.Sscanf(text, "%d-%d", &from, &last)
+		_, _ = fmt.Sscanf(text, "%d-%d", &from, &last) // "5-" has no end
 		if from >= e.Size {
 			w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", e.Size+f.Grow))
 			http.Error(w, "no such range", http.StatusRequestedRangeNotSatisfiable)
@@ -208,7 +209,7 @@ func (s *Server) bytes(w http.ResponseWriter, r *http.Request, file string, e en
 	}
 	out := &out{s: s, w: w, sig: sig, fault: f, began: time.Now(), gone: r.Context().Done(),
 		flush: http.NewResponseController(w)}
-	io.CopyBuffer(out, struct{ io.Reader }{io.NewSectionReader(e.Reader, from, to-from)}, make([]byte, 64<<10))
+	_, _ = io.CopyBuffer(out, struct{ io.Reader }{io.NewSectionReader(e.Reader, from, to-from)}, make([]byte, 64<<10))
 	if f.Grow > 0 {
 		panic(http.ErrAbortHandler)
 	}
@@ -237,8 +238,8 @@ func (o *out) Write(p []byte) (int, error) {
 			}
 			return o.send(q)
 		}
-		o.send(p[:good])
-		o.flush.Flush()
+		_, _ = o.send(p[:good])
+		_ = o.flush.Flush()
 		if f.Cut {
 			panic(http.ErrAbortHandler)
 		}
@@ -259,7 +260,7 @@ func (o *out) send(p []byte) (int, error) {
 		if left < int64(len(p)) {
 			n, _ := o.w.Write(p[:max(left, 0)])
 			o.s.sent.Add(int64(n))
-			o.flush.Flush()
+			_ = o.flush.Flush()
 			panic(http.ErrAbortHandler)
 		}
 	}

@@ -29,6 +29,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "hubstandin:", err)
 		os.Exit(1)
 	}
+	select {}
 }
 
 func run() error {
@@ -81,5 +82,5 @@ func run() error {
 		}
 	}
 	fmt.Println("HF_ENDPOINT=" + s.Endpoint)
-	select {}
+	return nil
 }
