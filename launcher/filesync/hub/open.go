@@ -193,6 +193,9 @@ var contentRange = regexp.MustCompile(`^bytes (\d+)-\d+/(\d+|\*)$`)
 // skipped is the most that is read over, of a server that sends only whole files.
 const skipped = 64 << 20
 
+// mostSigned bounds the URLs that are remembered: each has a kilobyte.
+const mostSigned = 256
+
 func (c *Client) body(resp *http.Response, f File, from int64, home, at string) (io.ReadCloser, error) {
 	bad := func(err error) (io.ReadCloser, error) {
 		resp.Body.Close()
@@ -229,6 +232,9 @@ func (c *Client) body(resp *http.Response, f File, from int64, home, at string) 
 	}
 	if away {
 		c.mu.Lock()
+		if len(c.signed) >= mostSigned { // a data set's files are many, and each is read once
+			clear(c.signed)
+		}
 		c.signed[home] = at
 		c.mu.Unlock()
 	}

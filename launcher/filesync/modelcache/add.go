@@ -21,7 +21,8 @@ import (
 type AddOptions struct {
 	Ref string // empty: main
 	// Link takes the files themselves, by hard links, where that can be: whoever goes on writing to them
-	// changes the model. Without it they share their blocks where the file system can (reflink), else are copied.
+	// changes the model, and with Config.Own they change hands. Without it they share their blocks where the
+	// file system can (reflink), else are copied.
 	Link bool
 }
 

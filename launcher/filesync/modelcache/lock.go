@@ -1,11 +1,13 @@
 package modelcache
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -73,7 +75,11 @@ func (c *Cache) takeBlob(r Repo, etag string) (*lock, error) {
 	if !errors.Is(err, errNoFlock) {
 		return l, err
 	}
-	f, err := c.root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL | unix.O_NOFOLLOW
+	f, err := c.root.OpenFile(at, flags, 0o644)
+	if errors.Is(err, fs.ErrExist) && c.breakStale(at) {
+		f, err = c.root.OpenFile(at, flags, 0o644)
+	}
 	if errors.Is(err, fs.ErrExist) {
 		return nil, ErrBusy
 	}
@@ -87,6 +93,33 @@ func (c *Cache) takeBlob(r Repo, etag string) (*lock, error) {
 		return nil, err
 	}
 	return &lock{c: c, f: f, soft: at}, nil
+}
+
+// breakStale removes a soft lock whose process, by its own word, was one of this machine and is gone.
+func (c *Cache) breakStale(at string) bool {
+	stale := func(at string) bool {
+		text, err := c.read(at, 4096)
+		lines := strings.Split(string(text), "\n")
+		if err != nil || len(lines) < 2 {
+			return false
+		}
+		pid, err := strconv.Atoi(lines[0])
+		host, _ := os.Hostname()
+		return err == nil && pid > 0 && lines[1] == host && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	}
+	if !stale(at) {
+		return false
+	}
+	aside := at + "." + rand.Text() // another may have broken it, and locked, since it was read
+	if c.root.Rename(at, aside) != nil {
+		return false
+	}
+	defer c.root.Remove(aside)
+	if !stale(aside) {
+		_ = c.root.Link(aside, at)
+		return false
+	}
+	return true
 }
 
 // drop unlocks. The file of a flock stays, as filelock leaves it.

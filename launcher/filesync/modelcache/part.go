@@ -100,7 +100,7 @@ func (c *Cache) Begin(r Repo, f File) (_ *Part, err error) {
 			err = fmt.Errorf("begin %s of %s: %w", f.Path, r, err)
 		}
 	}()
-	for _, dir := range []string{ours, "blobs"} {
+	for _, dir := range []string{ours, "blobs", "snapshots"} { // without snapshots other tools call it corrupt
 		if err := c.mkdirs(path.Join(r.dir(), dir)); err != nil {
 			return nil, err
 		}

@@ -369,6 +369,26 @@ func TestTwoWriters(t *testing.T) {
 	if _, err := soft.Begin(repo, f); !errors.Is(err, ErrBusy) {
 		t.Errorf("beside an old soft lock: %v", err)
 	}
+	host, err := os.Hostname()
+	must(t, err)
+	for text, free := range map[string]bool{"1\n" + host + "\n": false, "half": false,
+		"4194300\nelsewhere\n": false, dead(t) + "\n" + host + "\n": true} {
+		must(t, os.WriteFile(lock, []byte(text), 0o644))
+		p, err := soft.Begin(repo, f)
+		if (err == nil) != free || err != nil && !errors.Is(err, ErrBusy) {
+			t.Errorf("beside a soft lock of %q: %v", text, err)
+		}
+		if err == nil {
+			must(t, p.Close())
+		}
+	}
+}
+
+// dead is the pid of a process that is gone.
+func dead(t *testing.T) string {
+	cmd := exec.Command("true")
+	must(t, cmd.Run())
+	return fmt.Sprint(cmd.Process.Pid)
 }
 
 // A full disk is told before anything is fetched; what has been begun has its room.
