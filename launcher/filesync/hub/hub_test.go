@@ -238,6 +238,7 @@ func TestOpenGivesUp(t *testing.T) {
 	}{
 		"always cut":       {hubtest.Fault{Cut: true}, errBroken},
 		"another server":   {hubtest.Fault{API: true, Path: "/resolve/", Status: 404}, ErrAnswer},
+		"dropped":          {hubtest.Fault{Drop: true}, ErrOffline},
 		"silent":           {hubtest.Fault{Stall: time.Hour}, ErrStalled},
 		"a longer file":    {hubtest.Fault{Grow: 5}, ErrLength},
 		"whole and longer": {hubtest.Fault{Grow: 5, Whole: true}, ErrLength},

@@ -285,6 +285,21 @@ func TestChunks(t *testing.T) {
 	check(t, c, f, big)
 }
 
+// In whatever order chunks come, the content is judged as a whole.
+func TestChunksInAnyOrder(t *testing.T) {
+	f := lfs("model.safetensors", big)
+	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+		c := open(t, Config{})
+		p := begin(t, c, f)
+		for _, i := range order {
+			must(t, p.WriteChunk(i, chunk(i), SumOf(chunk(i))))
+		}
+		if err := p.Finish(false); err != nil {
+			t.Errorf("%v: %v", order, err)
+		}
+	}
+}
+
 // A node whose source is gone goes on from outside, and the other way round, across a kill.
 func TestSourcesChange(t *testing.T) {
 	c := open(t, Config{})

@@ -80,6 +80,7 @@ type Fault struct {
 	Times  int           `json:"times"`  // how often; 0: always
 	After  int64         `json:"after"`  // bytes of the answer that are sent first
 	Cut    bool          `json:"cut"`    // the connection
+	Drop   bool          `json:"drop"`   // the connection, before an answer
 	Flip   bool          `json:"flip"`   // wrong bytes from there on
 	Stall  time.Duration `json:"stall"`  // nothing for so long
 	Status int           `json:"status"` // in place of the answer

@@ -289,6 +289,8 @@ func (s *Server) pause(d time.Duration, gone <-chan struct{}) {
 // instead answers with the fault alone, if it is of that kind.
 func (f *Fault) instead(w http.ResponseWriter, _ *Server) bool {
 	switch {
+	case f.Drop:
+		panic(http.ErrAbortHandler)
 	case f.Away != "":
 		w.Header().Set("Location", f.Away)
 		w.WriteHeader(http.StatusFound)
