@@ -21,7 +21,7 @@ var mayImportTree = map[string][]string{
 	"rendezvous": {"launcher", "envgen"},
 	"workloads":  {"launcher", "envgen"},
 	"cmd":        {"launcher", "envgen", "rendezvous", "workloads", "scripts"}, // of scripts the unit's text
-	"scripts":    nil,
+	"scripts":    {"launcher"},                                                 // scripts/hfjudge has a model pulled without a node
 }
 
 // Leaves are for all trees, and import nothing of ours.

@@ -1,0 +1,178 @@
+package modelcache
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// AddOptions say how a folder is taken.
+type AddOptions struct {
+	Ref string // empty: main
+	// Link takes the files themselves, by hard links, where that can be: whoever goes on writing to them
+	// changes the model, and with Config.Own they change hands. Without it they share their blocks where the
+	// file system can (reflink), else are copied.
+	Link bool
+}
+
+// Add takes a folder's files as a commit of a repository, named by what is in it. Links that lead out of the
+// folder are refused: src is opened with the rights of whose folder it is.
+func (c *Cache) Add(ctx context.Context, src *os.Root, r Repo, o AddOptions) (Manifest, error) {
+	m := Manifest{Repo: r, Ref: o.Ref}
+	if m.Ref == "" {
+		m.Ref = "main"
+	}
+	wrap := func(err error) (Manifest, error) { return m, fmt.Errorf("add %s: %w", r, err) }
+	if err := r.Check(); err != nil {
+		return m, err
+	}
+	files, total, err := scan(src)
+	if err == nil && len(files) == 0 {
+		err = errors.New("the folder has no files")
+	}
+	if err == nil {
+		err = c.Room(total)
+	}
+	if err != nil {
+		return wrap(err)
+	}
+	l, err := c.Hold(r)
+	if err != nil {
+		return wrap(err)
+	}
+	defer l.Drop()
+	for _, dir := range []string{ours, "blobs"} {
+		if err := c.mkdirs(path.Join(r.dir(), dir)); err != nil {
+			return wrap(err)
+		}
+	}
+	names := sha1.New()
+	for _, p := range files {
+		f, err := c.take1(ctx, src, p, r, o.Link)
+		if err != nil {
+			return wrap(fmt.Errorf("file %s: %w", p, err))
+		}
+		fmt.Fprintf(names, "%s\x00%s\x00%d\x00", f.Path, f.SHA256, f.Size)
+		m.Files = append(m.Files, f)
+	}
+	m.Commit = hex.EncodeToString(names.Sum(nil))
+	_, err = c.Commit(m)
+	return m, err
+}
+
+// scan lists a folder's files, without those of git and of huggingface_hub's downloads
+// (utils/_paths.py, DEFAULT_IGNORE_PATTERNS).
+func scan(src *os.Root) (files []string, total int64, err error) {
+	err = fs.WalkDir(src.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || strings.HasSuffix("/"+p, "/.cache/huggingface")):
+			return fs.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		st, err := src.Stat(p)
+		if err != nil {
+			return err
+		}
+		if !st.Mode().IsRegular() {
+			return fmt.Errorf("file %s: want files, and links to files of the folder", p)
+		}
+		if err := (File{Path: p, SHA256: strings.Repeat("0", 64)}).check(); err != nil {
+			return err
+		}
+		files, total = append(files, p), total+st.Size()
+		return nil
+	})
+	return files, total, err
+}
+
+// take1 makes a blob of a file.
+func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, link bool) (f File, err error) {
+	in, err := src.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return f, err
+	}
+	defer in.Close()
+	if st, err := in.Stat(); err != nil || !st.Mode().IsRegular() {
+		return f, errors.Join(fs.ErrInvalid, err)
+	}
+	tmp := path.Join(r.dir(), ours, "add-"+rand.Text())
+	defer c.root.Remove(tmp)
+	out, shared, err := c.share(in, tmp, link)
+	if err != nil {
+		return f, err
+	}
+	defer out.Close()
+	h, buf := sha256.New(), make([]byte, 4<<20)
+	from := in
+	if shared {
+		from = out // what is kept is what is judged
+	}
+	for {
+		if ctx.Err() != nil {
+			return f, context.Cause(ctx)
+		}
+		n, err := from.Read(buf)
+		h.Write(buf[:n])
+		if n > 0 && !shared {
+			if _, err := out.Write(buf[:n]); err != nil {
+				if full(err) {
+					err = fmt.Errorf("%w: %w", ErrRoom, err)
+				}
+				return f, err
+			}
+		}
+		f.Size += int64(n)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return f, err
+		}
+	}
+	f.Path, f.SHA256 = p, hex.EncodeToString(h.Sum(nil))
+	if err := errors.Join(c.own(out, c.cfg.FileMode), out.Sync()); err != nil {
+		return f, err
+	}
+	dropCache(in, 0, 0)
+	dropCache(out, 0, 0)
+	if n, ok := c.blob(r, f.SHA256); ok && n == f.Size {
+		return f, nil
+	}
+	return f, c.root.Rename(tmp, path.Join(r.dir(), "blobs", f.SHA256))
+}
+
+// share makes a file that is, or shares the blocks of, another; false: it is empty, and to be copied into.
+func (c *Cache) share(in *os.File, at string, link bool) (*os.File, bool, error) {
+	if link {
+		dir, err := c.root.Open(path.Dir(at))
+		if err != nil {
+			return nil, false, err
+		}
+		defer dir.Close()
+		err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", in.Fd()), int(dir.Fd()), path.Base(at),
+			unix.AT_SYMLINK_FOLLOW)
+		if err == nil {
+			f, err := c.root.Open(at)
+			return f, true, err
+		}
+	}
+	f, err := c.root.OpenFile(at, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, false, err
+	}
+	return f, unix.IoctlFileClone(int(f.Fd()), int(in.Fd())) == nil, nil
+}

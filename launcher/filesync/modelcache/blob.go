@@ -1,0 +1,77 @@
+package modelcache
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// Blob is a whole file's content, to be handed on. Until it is closed its repository is not removed.
+type Blob struct {
+	file  File
+	f     *os.File
+	lease *Lease
+	sums  []byte
+}
+
+// OpenBlob opens what Missing does not list.
+func (c *Cache) OpenBlob(r Repo, f File) (*Blob, error) {
+	if err := errors.Join(r.Check(), f.check()); err != nil {
+		return nil, err
+	}
+	wrap := func(err error) error { return fmt.Errorf("open %s of %s: %w", f.Path, r, err) }
+	if n, ok := c.blob(r, f.ETag()); !ok || n != f.Size { // before a lease makes folders
+		return nil, wrap(ErrAbsent)
+	}
+	l, err := c.Hold(r)
+	if err != nil {
+		return nil, err
+	}
+	in, err := c.root.OpenFile(path.Join(r.dir(), "blobs", f.ETag()), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = ErrAbsent
+	}
+	if err == nil {
+		st, serr := in.Stat()
+		if err = serr; err == nil && (!st.Mode().IsRegular() || st.Size() != f.Size) {
+			err = ErrAbsent
+		}
+	}
+	if err != nil {
+		in.Close() // nil does not mind
+		l.Drop()
+		return nil, wrap(err)
+	}
+	b := &Blob{file: f, f: in, lease: l}
+	sums, err := c.read(path.Join(r.dir(), ours, f.ETag()+".sums"), 64<<20)
+	if err == nil && int64(len(sums)) == 32*chunksOf(f.Size) {
+		b.sums = sums
+	}
+	return b, nil
+}
+
+// ReadAt reads, and gives the page cache back behind itself.
+func (b *Blob) ReadAt(p []byte, off int64) (int, error) {
+	n, err := b.f.ReadAt(p, off)
+	dropCache(b.f, off, int64(n))
+	return n, err
+}
+
+// Sum is a chunk's, as it was when the file was fetched; false: another tool has fetched it, so whoever reads the
+// chunk has to make its sum.
+func (b *Blob) Sum(i int) (Sum, bool) {
+	if i < 0 || len(b.sums) < 32*(i+1) {
+		return Sum{}, false
+	}
+	return Sum(b.sums[32*i:]), true
+}
+
+// Close lets it go.
+func (b *Blob) Close() error {
+	b.lease.Drop()
+	return b.f.Close()
+}
