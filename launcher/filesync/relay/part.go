@@ -186,15 +186,23 @@ func (p *FilePart) Drop(off, n int64) {
 	}
 }
 
-// Close syncs the part. After it a whole one can be renamed.
-func (p *FilePart) Close() error {
+// Sync has the disk have all that was kept. After it a whole file can be renamed, and is
+// read by others under the part until Close.
+func (p *FilePart) Sync() error {
 	p.mu.Lock()
 	syncing := p.syncing
 	p.mu.Unlock()
 	if syncing != nil {
 		<-syncing
 	}
-	err := errors.Join(p.err, p.sync())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return errors.Join(p.err, p.sync())
+}
+
+// Close syncs the part, and closes it for all that read it.
+func (p *FilePart) Close() error {
+	err := p.Sync()
 	p.Drop(0, p.cut.size)
 	return errors.Join(err, p.close())
 }

@@ -118,14 +118,18 @@ func (f *File) ask(ctx context.Context) map[int]answer {
 	return out
 }
 
-// pick chooses the next source: a member that has more; else one that will have, which is
-// the nearest living node before this one, or whoever reads from outside; else the outside.
-// Not ok: a node before this one may come back within 5 s, or there is no source.
+// pick chooses the next source: the nearest living node before this one, also where it has
+// no more yet, for a chain stays one by that; else a member that has more, else whoever
+// reads from outside, else the outside. Not ok: a node before this one may come back within
+// 5 s, or there is no source.
 func (f *File) pick(ctx context.Context) (at int, ok bool) {
 	answers := f.ask(ctx)
-	if f.cfg.Self > 0 {
-		if i := f.cfg.Self - 1; f.awaited(i, answers) {
-			return 0, false // without this a chain would start as a star
+	for i := f.cfg.Self - 1; i >= 0; i-- {
+		if a := answers[i]; a.ok && a.Failed == "" {
+			return i, true
+		}
+		if f.awaited(i, answers) {
+			return 0, false
 		}
 	}
 	for _, i := range f.order() {
@@ -133,19 +137,12 @@ func (f *File) pick(ctx context.Context) (at int, ok bool) {
 			return i, true
 		}
 	}
-	waits := false
-	for i := f.cfg.Self - 1; i >= 0; i-- {
-		if answers[i].ok && answers[i].Failed == "" {
-			return i, true
-		}
-		waits = waits || f.awaited(i, answers)
-	}
 	for i, a := range answers {
 		if a.ok && a.Outside {
 			return i, true
 		}
 	}
-	return outsideIndex, !waits && f.cfg.Outside != nil
+	return outsideIndex, f.cfg.Outside != nil
 }
 
 // awaited tells whether a member does not answer, but did a moment ago.

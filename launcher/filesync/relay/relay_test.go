@@ -266,7 +266,7 @@ func TestMemberGoesOnOutside(t *testing.T) {
 		w.beginAll()
 		time.Sleep(200 * time.Millisecond)
 		w.kill(0)
-		had := len(w.nodes[1].part.kept.Sums)
+		had := w.nodes[1].file.prefix()
 		w.wait()
 		if had == 0 || had == w.cut.chunks() {
 			t.Fatalf("node1 had %d chunks: the test shows nothing", had)
@@ -282,7 +282,7 @@ func TestDiskFull(t *testing.T) {
 		if err := w.nodes[1].err; err == nil || !strings.Contains(err.Error(), "no space left") {
 			t.Errorf("node1: %v", err)
 		}
-		w.nodes[1].file, w.nodes[1].err = nil, nil
+		w.forget(1)
 		w.wait()
 		if w.twice() != 0 {
 			t.Errorf("%d bytes came twice", w.twice())

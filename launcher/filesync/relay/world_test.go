@@ -180,6 +180,13 @@ func (w *world) wait() {
 	}
 }
 
+// forget has a node that ended stop answering.
+func (w *world) forget(i int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes[i].file, w.nodes[i].err = nil, nil
+}
+
 func (w *world) stopAll() {
 	for _, n := range w.nodes {
 		if n.stop != nil {
