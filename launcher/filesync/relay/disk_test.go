@@ -101,6 +101,8 @@ func TestKilledProcess(t *testing.T) {
 	content := randomBytes(60*testChunk + 5)
 	var mu sync.Mutex
 	asked := map[int64]int{} // requests by their first byte
+	last := 0                // requests until the process is killed
+	var kill func()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		off, n, ok := parseRange(r.Header.Get("Range"))
 		if !ok {
@@ -109,8 +111,10 @@ func TestKilledProcess(t *testing.T) {
 		}
 		mu.Lock()
 		asked[off]++
+		if last--; last == 0 {
+			kill()
+		}
 		mu.Unlock()
-		time.Sleep(3 * time.Millisecond)
 		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
 		w.WriteHeader(http.StatusPartialContent)
 		w.Write(content[off : off+n])
@@ -127,9 +131,11 @@ func TestKilledProcess(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		kill := time.AfterFunc(time.Duration(20+rand.IntN(60))*time.Millisecond, func() { cmd.Process.Kill() })
+		mu.Lock()
+		last, kill = 1+rand.IntN(15), func() { _ = cmd.Process.Kill() }
+		mu.Unlock()
 		err := cmd.Wait()
-		if kill.Stop(); err == nil {
+		if err == nil {
 			break
 		}
 		if cmd.ProcessState.Exited() {

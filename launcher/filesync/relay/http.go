@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -210,10 +209,4 @@ func NewClient(dial func(ctx context.Context, k int) (net.Conn, error)) *http.Cl
 		ReadBufferSize:      64 << 10,
 	}
 	return &http.Client{Transport: t}
-}
-
-// Server answers HTTP/1.1 on connections that were accepted, and proven, elsewhere.
-func Server(h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 }
