@@ -128,6 +128,8 @@ func TestHandshakesOfOthers(t *testing.T) {
 		{"a stolen CA's certificate in a member's name", raft, "spark2 has another key", one.issue(id2, "spark2", trust.RoleNode)},
 		{"a stolen CA's certificate of a node that never joined", dial.Calls, trust.ErrNotMember.Error(), one.issue(notMember, "spark9", trust.RoleNode)},
 		{"a client's certificate on raft", raft, trust.ErrNotMember.Error(), one.issue(notMember, "ann@laptop", trust.RoleClient)},
+		{"a client's certificate on bulk data", dial.Bulk, trust.ErrNotMember.Error(), one.issue(notMember, "ann@laptop", trust.RoleClient)},
+		{"another cluster's certificate with the same names, for bulk data", dial.Bulk, trust.ErrForeign.Error(), issueBy(t, twinCA, id2, "spark2", trust.RoleNode)},
 		{"a client's certificate on calls among nodes", dial.Calls, trust.ErrNotMember.Error(), one.issue(notMember, "ann@laptop", trust.RoleClient)},
 	} {
 		before := len(one.audits("handshake"))

@@ -67,13 +67,14 @@ type world struct {
 
 	mu     sync.Mutex
 	nodes  []*worldNode
-	down   error           // what the outside says, if anything
-	silent bool            // the outside
-	served []uint8         // how often each byte came from outside
-	pace   time.Duration   // of each read, everywhere
-	events []string        // "NODE: SOURCE ERR"
-	sent   map[[2]int]int  // bytes from a member to a member
-	cutOff map[[2]int]bool // they cannot reach each other
+	down   error             // what the outside says, if anything
+	silent bool              // the outside
+	served []uint8           // how often each byte came from outside
+	pace   time.Duration     // of each read, everywhere
+	events []string          // "NODE: SOURCE ERR"
+	links  map[[2]int]*Limit // by from and to; the outside is -1
+	sent   map[[2]int]int    // bytes from a member to a member
+	cutOff map[[2]int]bool   // they cannot reach each other
 }
 
 type worldNode struct {
@@ -243,6 +244,9 @@ func (w *world) outside(ctx context.Context, off, n int64) (io.ReadCloser, error
 			return 0, down
 		}
 		m := copy(p[:min(len(p), 8<<10)], w.content[off:off+n])
+		if err := w.links[[2]int{outsideIndex, 0}].wait(ctx, m); err != nil {
+			return 0, err
+		}
 		w.mu.Lock()
 		for k := range m {
 			w.served[off+int64(k)]++
@@ -318,6 +322,9 @@ func (l wire) Open(ctx context.Context, off, n int64) (io.ReadCloser, error) {
 			return 0, ctx.Err()
 		}
 		m, err := body.Read(p[:min(len(p), 4<<10)])
+		if err := l.w.links[[2]int{l.to, l.from}].wait(ctx, m); err != nil {
+			return 0, err
+		}
 		if wrong && m > 0 {
 			p[0] ^= 1
 		}
