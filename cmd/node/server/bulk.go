@@ -38,7 +38,8 @@ type oneConn struct {
 }
 
 func (l *oneConn) Accept() (c net.Conn, err error) {
-	l.given.Do(func() { c = l.conn })
+	// Without its type: http.Server would look at the protocol that TLS has agreed on.
+	l.given.Do(func() { c = struct{ net.Conn }{l.conn} })
 	if c != nil {
 		return c, nil
 	}

@@ -92,8 +92,10 @@ func randomBytes(n int) []byte {
 
 func hexSum(b []byte) string {
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
+	return hexOf(sum[:])
 }
+
+func hexOf(sum []byte) string { return hex.EncodeToString(sum) }
 
 // A killed process goes on where it was: from outside nothing comes twice but what it had in
 // memory, and what lay in sockets.
