@@ -16,6 +16,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +25,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/zeebo/blake3"
+	"golang.org/x/sync/errgroup"
 )
 
 // asChild is set in a process that TestKilledProcess starts.
@@ -32,7 +34,8 @@ const asChild = "RELAY_TEST_CHILD"
 // child is what such a process is told.
 type child struct {
 	URL, Path, SHA256 string
-	Size              int64
+	Size, Chunk       int64
+	Files             int // at once
 }
 
 func TestMain(m *testing.M) {
@@ -40,7 +43,7 @@ func TestMain(m *testing.M) {
 		var c child
 		err := json.Unmarshal([]byte(told), &c)
 		if err == nil {
-			err = c.run()
+			err = c.runAll()
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -51,13 +54,29 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func (c child) run() error {
-	part, err := openPart(c.Path, c.SHA256, layout{c.Size, testChunk})
+func (c child) runAll() error {
+	var g errgroup.Group
+	buffers := NewBuffers(3)
+	for i := range c.Files {
+		g.Go(func() error { return c.run(fmt.Sprint(c.Path, i), buffers) })
+	}
+	err := g.Wait()
+	status, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(status)) {
+		if strings.HasPrefix(line, "VmHWM:") {
+			fmt.Print(line)
+		}
+	}
+	return err
+}
+
+func (c child) run(path string, buffers *Buffers) error {
+	part, err := openPart(path, c.SHA256, layout{c.Size, c.Chunk})
 	if err != nil {
 		return err
 	}
 	f, err := New(Config{Size: c.Size, SHA256: c.SHA256, Part: part, Kept: part.Kept(), Chain: make([]Member, 1),
-		Outside: overHTTP(c.URL), Buffers: NewBuffers(3), chunk: testChunk})
+		Outside: overHTTP(c.URL), Buffers: buffers, chunk: c.Chunk})
 	if err != nil {
 		return err
 	}
@@ -123,7 +142,7 @@ func TestKilledProcess(t *testing.T) {
 	}))
 	defer srv.Close()
 	path := filepath.Join(t.TempDir(), "model.part")
-	told, _ := json.Marshal(child{srv.URL, path, hexSum(content), int64(len(content))})
+	told, _ := json.Marshal(child{srv.URL, path, hexSum(content), int64(len(content)), testChunk, 1})
 	kills := 0
 	for {
 		cmd := exec.Command(os.Args[0])
@@ -147,7 +166,7 @@ func TestKilledProcess(t *testing.T) {
 			t.Fatal("it does not get on")
 		}
 	}
-	got, err := os.ReadFile(path)
+	got, err := os.ReadFile(path + "0")
 	if err != nil || !bytes.Equal(got, content) {
 		t.Fatalf("wrong bytes, or %v", err)
 	}
@@ -161,15 +180,48 @@ func TestKilledProcess(t *testing.T) {
 	t.Logf("%d kills, %d of %d pieces again", kills, again, len(asked))
 }
 
+// TestMemoryIsBounded fetches more files at once than there are buffers.
+func TestMemoryIsBounded(t *testing.T) {
+	if info, ok := debug.ReadBuildInfo(); !ok || slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("the race detector's memory is not ours")
+	}
+	content := randomBytes(4*ChunkBytes + 1)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+	}))
+	defer srv.Close()
+	told, _ := json.Marshal(child{srv.URL, filepath.Join(t.TempDir(), "x"), hexSum(content), int64(len(content)), ChunkBytes, 5})
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), asChild+"="+string(told))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kB int
+	if _, err := fmt.Sscanf(string(out), "VmHWM: %d kB", &kB); err != nil || kB > 90<<10 {
+		t.Errorf("%s (%v), want 90 MiB at most, of which 48 are chunks", out, err)
+	}
+	t.Logf("%s", out)
+}
+
+func sumOf(t testing.TB, cut layout, chunk []byte) Sum {
+	t.Helper()
+	sum, err := layout{int64(len(chunk)), cut.chunk}.sum(0, bytes.NewReader(chunk), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
 func keepAll(t *testing.T, p *FilePart, content []byte, n int) {
 	t.Helper()
-	for i := len(p.Kept().Sums); i < n; i++ {
+	for i := p.n; i < n; i++ {
 		off, size := p.cut.at(i)
 		chunk := content[off : off+size]
 		if _, err := p.WriteAt(chunk, off); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Keep(blake3.Sum256(chunk), []byte{byte(i)}); err != nil {
+		if err := p.Keep(sumOf(t, p.cut, chunk), []byte{byte(i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -204,13 +205,15 @@ func (s *session) chunks(outer context.Context) error {
 			break
 		}
 		off, n := s.f.cut.at(i)
+		leaf := s.f.cut.leaf()
+		sums := make([]Sum, (n+leaf-1)/leaf)
 		var pieces sync.WaitGroup
 		for at := int64(0); at < n && acquire(ctx, s.conns) == nil; at += s.piece {
 			pieces.Add(1)
 			g.Go(func() error {
 				defer pieces.Done()
 				defer func() { <-s.conns }()
-				return s.fill(ctx, buf[at:min(at+s.piece, n)], off+at)
+				return s.bring(ctx, buf[at:min(at+s.piece, n)], off+at, sums[at/leaf:])
 			})
 		}
 		prev, done := before, make(chan struct{})
@@ -222,7 +225,11 @@ func (s *session) chunks(outer context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if err := s.finish(ctx, buf[:n], off, want, prev); err != nil {
+			sum := root(sums)
+			if s.from != nil && sum != want {
+				return fmt.Errorf("%w at %d", ErrWrongBytes, off)
+			}
+			if err := s.finish(ctx, buf[:n], sum, prev); err != nil {
 				return err
 			}
 			close(done)
@@ -244,27 +251,25 @@ func acquire(ctx context.Context, slots chan struct{}) error {
 	}
 }
 
-// finish verifies a chunk whose bytes are in memory, and writes it; when the ones before it
-// are kept, it keeps it.
-func (s *session) finish(ctx context.Context, buf []byte, off int64, want Sum, before <-chan struct{}) error {
-	var sum Sum
-	var g errgroup.Group
-	g.Go(func() error {
-		sum = blake3.Sum256(buf)
-		return nil
-	})
-	g.Go(func() error {
-		if _, err := s.f.cfg.Part.WriteAt(buf, off); err != nil {
-			return here(err)
-		}
-		return nil
-	})
-	if err := g.Wait(); err != nil {
+// bring reads one piece into memory, hashes its leaves and writes it. What is not verified
+// yet lies beyond what is kept.
+func (s *session) bring(ctx context.Context, piece []byte, off int64, sums []Sum) error {
+	if err := s.fill(ctx, piece, off); err != nil {
 		return err
 	}
-	if s.from != nil && sum != want {
-		return fmt.Errorf("%w at %d", ErrWrongBytes, off)
+	k := 0
+	for leaf := range slices.Chunk(piece, int(s.f.cut.leaf())) {
+		sums[k] = blake3.Sum256(leaf)
+		k++
 	}
+	if _, err := s.f.cfg.Part.WriteAt(piece, off); err != nil {
+		return here(err)
+	}
+	return nil
+}
+
+// finish keeps a chunk that is verified and written, when the ones before it are kept.
+func (s *session) finish(ctx context.Context, buf []byte, sum Sum, before <-chan struct{}) error {
 	select {
 	case <-before:
 	case <-ctx.Done():
