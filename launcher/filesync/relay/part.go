@@ -60,8 +60,7 @@ func openPart(path, name string, cut layout) (_ *FilePart, err error) {
 	p := &FilePart{cut: cut}
 	defer func() {
 		if err != nil {
-			p.close()
-			err = fmt.Errorf("open part: %w", err)
+			err = fmt.Errorf("open part: %w", errors.Join(err, p.close()))
 		}
 	}()
 	flags := os.O_RDWR | os.O_CREATE | unix.O_NOFOLLOW

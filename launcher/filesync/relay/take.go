@@ -123,12 +123,9 @@ func (s *session) noted(err error) {
 // supply asks a member for the sums of what it has, a little ahead of what is verified.
 func (s *session) supply(ctx context.Context) error {
 	for next := s.base; next < s.f.count; {
-		if _, err := s.f.wait(ctx, s.f.cut.end(next-2*window)-1); err != nil {
-			return nil // chunks says why
-		}
-		state, err := s.state(ctx, next)
-		if err != nil {
-			return nil
+		state, ok := s.state(ctx, next)
+		if !ok {
+			return nil // it is over, and chunks says why
 		}
 		if len(state.Sums) == 0 {
 			if s.f.prefix() == next {
@@ -147,8 +144,11 @@ func (s *session) supply(ctx context.Context) error {
 	return nil
 }
 
-// state asks until there is an answer.
-func (s *session) state(ctx context.Context, from int) (State, error) {
+// state waits until what is verified comes near, and asks until there is an answer.
+func (s *session) state(ctx context.Context, from int) (_ State, ok bool) {
+	if _, err := s.f.wait(ctx, s.f.cut.end(from-2*window)-1); err != nil {
+		return State{}, false
+	}
 	s.begin()
 	defer s.end()
 	for ctx.Err() == nil {
@@ -156,12 +156,12 @@ func (s *session) state(ctx context.Context, from int) (State, error) {
 		state, err := s.from.State(asking, from, beat)
 		cancel()
 		if err == nil {
-			return state, nil
+			return state, true
 		}
 		s.noted(err)
 		_ = pause(ctx, again)
 	}
-	return State{}, context.Cause(ctx)
+	return State{}, false
 }
 
 // promise waits until the source has a chunk, and gives the sum that a member told.
