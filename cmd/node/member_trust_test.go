@@ -147,6 +147,14 @@ func TestHandshakesOfOthers(t *testing.T) {
 	if out := two.run(command(2, 1, "true")); out.End != rendezvous.Completed {
 		t.Errorf("a launch afterwards: %+v", out)
 	}
+	bulk, err := two.now().dial.DialFabric(t.Context(), string(one.now().self.ID), dial.Bulk, 0)
+	if err != nil {
+		t.Fatal("a member's connection for bulk data: ", err)
+	}
+	defer bulk.Close()
+	if got := bulk.(*tls.Conn).ConnectionState().NegotiatedProtocol; got != dial.Bulk {
+		t.Errorf("it speaks %q", got)
+	}
 }
 
 // sameRing waits until these hosts have one gossip key, of this number, and the same.

@@ -387,6 +387,60 @@ func TestRandomKills(t *testing.T) {
 	}
 }
 
+// TestRandomFaults: whatever happens, for however long, in the end each node that lives has
+// the file, and not another one.
+func TestRandomFaults(t *testing.T) {
+	rounds := 100
+	if testing.Short() {
+		rounds = 20
+	}
+	for seed := range rounds {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(uint64(seed), 22))
+			w := newWorld(t, 3+rng.IntN(3), 8+rng.IntN(40))
+			some := func() *worldNode { return w.nodes[rng.IntN(len(w.nodes))] }
+			w.beginAll()
+			for range 2 + rng.IntN(8) {
+				time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
+				i := rng.IntN(len(w.nodes))
+				kill := rng.IntN(2) == 0
+				if kill && w.nodes[i].file != nil {
+					w.kill(i)
+				}
+				w.mu.Lock()
+				switch rng.IntN(5) {
+				case 0:
+					some().wrong = true
+				case 1:
+					n := some()
+					n.hangs = !n.hangs
+				case 2:
+					w.silent = !w.silent
+				case 3:
+					w.down = errors.New("bad gateway")
+				case 4:
+					a, b := rng.IntN(len(w.nodes)), rng.IntN(len(w.nodes))
+					w.cutOff[[2]int{a, b}] = !w.cutOff[[2]int{a, b}]
+				}
+				w.mu.Unlock()
+				time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
+				if w.nodes[i].file == nil && rng.IntN(4) > 0 {
+					w.begin(i)
+				}
+			}
+			w.mu.Lock()
+			w.silent, w.down = false, nil
+			clear(w.cutOff)
+			w.mu.Unlock()
+			w.wait()
+			w.stopAll()
+		})
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
 func (f *File) isOutside() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
