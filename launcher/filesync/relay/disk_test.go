@@ -308,28 +308,53 @@ func TestHeldFile(t *testing.T) {
 	blob := sha1.New()
 	fmt.Fprintf(blob, "blob %d\x00", len(content))
 	blob.Write(content)
-	for _, spoilt := range []bool{false, true} {
+	sums := Kept{}
+	for chunk := range slices.Chunk(content, testChunk) {
+		sums.Sums = append(sums.Sums, sumOf(t, layout{chunk: testChunk}, chunk))
+	}
+	for _, c := range []struct {
+		spoilt bool
+		kept   Kept
+	}{{false, Kept{}}, {true, Kept{}}, {false, sums}, {true, sums}} {
 		have := &memPart{data: bytes.Clone(content)}
-		if spoilt {
+		if c.spoilt {
 			have.data[70_000] ^= 1
 		}
-		cfg := Config{Size: int64(len(content)), GitSHA1: hex.EncodeToString(blob.Sum(nil)), Part: have, chunk: testChunk}
+		cfg := Config{Size: int64(len(content)), GitSHA1: hex.EncodeToString(blob.Sum(nil)), Part: have, Kept: c.kept,
+			chunk: testChunk}
 		held, err := Hold(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
+		ctx, stop := context.WithCancelCause(t.Context())
+		cfg.Event = func(e Event) {
+			if e.Err != nil {
+				stop(e.Err) // there is no other source
+			}
+		}
 		got := &memPart{data: make([]byte, len(content))}
-		cfg.Part, cfg.Chain, cfg.Self, cfg.Buffers = got, []Member{{"holder", held}, {}}, 1, NewBuffers(2)
+		cfg.Part, cfg.Kept, cfg.Chain, cfg.Self, cfg.Buffers = got, Kept{}, []Member{{"holder", held}, {}}, 1, NewBuffers(2)
 		f, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = f.Run(t.Context())
-		if spoilt && !errors.Is(err, ErrSum) {
-			t.Errorf("a spoilt file: %v", err)
+		err = f.Run(ctx)
+		want := map[bool]error{false: ErrSum, true: ErrWrongBytes}[c.kept.Sums != nil]
+		if c.spoilt && !errors.Is(err, want) {
+			t.Errorf("a spoilt file: %v, want %v", err, want)
 		}
-		if !spoilt && (err != nil || !bytes.Equal(got.data, content)) {
+		if !c.spoilt && (err != nil || !bytes.Equal(got.data, content)) {
 			t.Errorf("%v, or wrong bytes", err)
+		}
+		stop(nil)
+	}
+}
+
+func TestSumOf(t *testing.T) {
+	for _, n := range []int{1, ChunkBytes / leaves, ChunkBytes/leaves + 1, ChunkBytes} {
+		b := randomBytes(n)
+		if SumOf(b) != sumOf(t, layout{chunk: ChunkBytes}, b) {
+			t.Errorf("of %d bytes in memory there is another sum than of those in a file", n)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/zeebo/blake3"
@@ -191,6 +192,15 @@ func (l layout) at(i int) (off, n int64) {
 
 // leaf is the size of what is hashed by itself.
 func (l layout) leaf() int64 { return l.chunk / leaves }
+
+// SumOf is the sum of a chunk in memory.
+func SumOf(chunk []byte) Sum {
+	var sums []Sum
+	for leaf := range slices.Chunk(chunk, ChunkBytes/leaves) {
+		sums = append(sums, blake3.Sum256(leaf))
+	}
+	return root(sums)
+}
 
 // sum reads a chunk and gives its sum; what is read goes to also, too, if that is not nil.
 func (l layout) sum(i int, from io.ReaderAt, also io.Writer) (Sum, error) {
