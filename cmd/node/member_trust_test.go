@@ -128,6 +128,8 @@ func TestHandshakesOfOthers(t *testing.T) {
 		{"a stolen CA's certificate in a member's name", raft, "spark2 has another key", one.issue(id2, "spark2", trust.RoleNode)},
 		{"a stolen CA's certificate of a node that never joined", dial.Calls, trust.ErrNotMember.Error(), one.issue(notMember, "spark9", trust.RoleNode)},
 		{"a client's certificate on raft", raft, trust.ErrNotMember.Error(), one.issue(notMember, "ann@laptop", trust.RoleClient)},
+		{"a client's certificate on bulk data", dial.Bulk, trust.ErrNotMember.Error(), one.issue(notMember, "ann@laptop", trust.RoleClient)},
+		{"another cluster's certificate with the same names, for bulk data", dial.Bulk, trust.ErrForeign.Error(), issueBy(t, twinCA, id2, "spark2", trust.RoleNode)},
 		{"a client's certificate on calls among nodes", dial.Calls, trust.ErrNotMember.Error(), one.issue(notMember, "ann@laptop", trust.RoleClient)},
 	} {
 		before := len(one.audits("handshake"))
@@ -144,6 +146,14 @@ func TestHandshakesOfOthers(t *testing.T) {
 	}
 	if out := two.run(command(2, 1, "true")); out.End != rendezvous.Completed {
 		t.Errorf("a launch afterwards: %+v", out)
+	}
+	bulk, err := two.now().dial.DialFabric(t.Context(), string(one.now().self.ID), dial.Bulk, 0)
+	if err != nil {
+		t.Fatal("a member's connection for bulk data: ", err)
+	}
+	defer bulk.Close()
+	if got := bulk.(*tls.Conn).ConnectionState().NegotiatedProtocol; got != dial.Bulk {
+		t.Errorf("it speaks %q", got)
 	}
 }
 

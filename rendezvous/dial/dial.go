@@ -36,8 +36,12 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Calls is the protocol (ALPN) of members' calls.
-const Calls = "h2"
+// The protocols (ALPN) of members: their calls; and bulk data, by HTTP/1.1 over connections
+// of its own, since HTTP/2 would have all of it wait for one core and one window.
+const (
+	Calls = "h2"
+	Bulk  = "sparkrun-bulk/1"
+)
 
 // Config of one node's Dialer. All of it is needed.
 type Config struct {

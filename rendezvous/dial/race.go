@@ -149,25 +149,29 @@ func (r *routes) acknowledged(shaking map[route]*conn) bool {
 // open connects over one route, calls connected unless nil, and proves who is at the
 // other end.
 func (r *routes) open(ctx context.Context, id, proto string, route route, connected chan<- *conn) (net.Conn, error) {
+	return r.openAs(ctx, &conn{r: r, id: id, proto: proto, route: route}, connected)
+}
+
+func (r *routes) openAs(ctx context.Context, c *conn, connected chan<- *conn) (net.Conn, error) {
 	connecting, cancel := context.WithTimeout(ctx, connectWithin)
 	defer cancel()
-	raw, err := r.net.Connect(connecting, route.Addr)
+	raw, err := r.net.Connect(connecting, c.route.Addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, r: r, id: id, proto: proto, route: route}
+	c.Conn = raw
 	if connected != nil {
 		connected <- c
 	}
 	shaking, cancel := context.WithTimeout(ctx, handshakeWithin)
 	defer cancel()
-	proven, err := r.net.Handshake(shaking, c, id, proto)
+	proven, err := r.net.Handshake(shaking, c, c.id, c.proto)
 	if err != nil {
 		_ = raw.Close()
 		return nil, err
 	}
 	r.mu.Lock()
-	r.member(id).conns[c] = struct{}{}
+	r.member(c.id).conns[c] = struct{}{}
 	r.mu.Unlock()
 	return proven, nil
 }

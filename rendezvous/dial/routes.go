@@ -118,6 +118,7 @@ type conn struct {
 	id    string
 	proto string
 	route route
+	stays bool // on its route, though a better one works
 
 	// asked is when something was written (Unix ns) and nothing has come since; 0: nothing.
 	asked atomic.Int64
@@ -220,6 +221,42 @@ func (r *routes) Dial(ctx context.Context, id, proto string) (net.Conn, error) {
 	return r.race(ctx, id, proto, order)
 }
 
+// DialFabric opens a connection over the k-th of the fabric routes to a member, counted
+// round, and stays there until it is closed or the route is left; where none of them works,
+// over the best route that does. Whoever opens several with k, k+1, ... uses all rails.
+func (r *routes) DialFabric(ctx context.Context, id, proto string, k int) (net.Conn, error) {
+	_, order, err := r.usable(id)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	left := r.member(id).left
+	rails := slices.DeleteFunc(order, func(x route) bool { _, is := left[x.Addr]; return is || !x.Fabric })
+	r.mu.Unlock()
+	var open net.Conn
+	failed := map[route]error{}
+	for i := range rails {
+		c := &conn{r: r, id: id, proto: proto, route: rails[(k+i)%len(rails)], stays: true}
+		if open, err = r.openAs(ctx, c, nil); err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("reach node %s: %w", id, err)
+		}
+		failed[c.route] = err
+	}
+	if open == nil {
+		open, err = r.Dial(ctx, id, proto)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for x, why := range failed { // now that another is proven
+		r.leave(id, x, why.Error())
+	}
+	return open, nil
+}
+
 // Detour tells whether a member's best route did not work when another one did. For a
 // member that is away it means nothing.
 func (r *routes) Detour(id string) bool {
@@ -238,7 +275,7 @@ func (r *routes) redial(id, but string) (left bool) {
 	if err != nil {
 		return false
 	}
-	for _, c := range r.connsOf(id, func(c *conn) bool { return c.route.Addr != best.Addr }) {
+	for _, c := range r.connsOf(id, func(c *conn) bool { return c.route.Addr != best.Addr && !c.stays }) {
 		if c.proto == but {
 			left = true
 			continue

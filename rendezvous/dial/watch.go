@@ -267,7 +267,7 @@ func (r *routes) tryLeft(id string) {
 			continue
 		}
 		r.carries(id, route)
-		if len(r.connsOf(id, func(c *conn) bool { return better(all, route, c.route) })) > 0 {
+		if len(r.connsOf(id, func(c *conn) bool { return !c.stays && better(all, route, c.route) })) > 0 {
 			r.net.OnBetter(id)
 		}
 	}

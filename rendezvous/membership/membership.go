@@ -67,7 +67,7 @@ func Open(cfg Config) (*Membership, error) {
 	var err error
 	m.Listener, err = trust.NewListener(trust.ListenerConfig{
 		Gate: m.List.Gate, Refused: m.refused,
-		Protos: []trust.Proto{{Name: dial.Calls, Open: true}, {Name: cfg.Failover.Proto()}},
+		Protos: []trust.Proto{{Name: dial.Calls, Open: true}, {Name: cfg.Failover.Proto()}, {Name: dial.Bulk}},
 	})
 	return m, err
 }

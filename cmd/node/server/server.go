@@ -25,13 +25,14 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a node's Server. All of it is needed, but for Clients.
+// Config of a node's Server. All of it is needed, but for Clients and Bulk.
 type Config struct {
 	Socket  string // where users of this machine call
 	List    *membership.List
@@ -41,8 +42,10 @@ type Config struct {
 	Leader   *wire.ToLeader
 	Everyone wire.Everyone
 	Clients  Quota // of one user's clients
-	Audit    audit.Trail
-	Logger   *slog.Logger
+	// Bulk answers member nodes that read much; nil: nobody does.
+	Bulk   http.Handler
+	Audit  audit.Trail
+	Logger *slog.Logger
 }
 
 // Server answers the calls that it is given.
@@ -174,6 +177,11 @@ func (s *Server) cluster(ctx context.Context) *http.Server {
 			// The server closes the connection when this function returns.
 			if p, err := gate.Peer(c.ConnectionState()); err == nil {
 				s.cfg.Failover.Serve(ctx, launcher.NodeID(p.NodeID), c)
+			}
+		},
+		dial.Bulk: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+			if _, err := gate.Peer(c.ConnectionState()); err == nil && s.cfg.Bulk != nil {
+				serveBulk(ctx, c, s.cfg.Bulk, srv.ErrorLog)
 			}
 		},
 	}
