@@ -37,7 +37,7 @@ var mayImportSibling = map[string]string{
 	"launcher/agent -> launcher/scope":         "the agent has systemd keep the shims it starts",
 	"launcher/agent -> launcher/shim":          "the agent drives the shims it starts",
 	"launcher/agent -> launcher/container":     "what containers need is found out before the shim has ranks run there",
-	"launcher/agent -> launcher/modelcache":    "what a machine has of a model is read in one way, for the agent and for the command line",
+	"launcher/agent -> launcher/modeldir":      "what a machine has of a model is read in one way, for the agent and for the command line",
 	"launcher/agent -> launcher/logs":          "the agent answers for its ranks' output, and has old output removed",
 	"launcher/agent -> launcher/diagnose":      "the agent has an exit explained before it tells of it",
 	"launcher/agent -> launcher/login":         "whom ranks run as is looked up in one way, and what is theirs looked at with their rights",

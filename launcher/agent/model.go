@@ -12,7 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
-	"github.com/sparkrun/sparkrun/launcher/modelcache"
+	"github.com/sparkrun/sparkrun/launcher/modeldir"
 	"github.com/sparkrun/sparkrun/launcher/preflight"
 )
 
@@ -56,7 +56,7 @@ func modelAt(u login.User, at, model string) *launcher.ModelCopy {
 		c.Free = preflight.FreeAbove(at)
 		dir := at
 		if !path.IsAbs(model) {
-			if dir = modelcache.Snapshot(at, model); dir == "" {
+			if dir = modeldir.Snapshot(at, model); dir == "" {
 				return nil
 			}
 		}
@@ -67,7 +67,7 @@ func modelAt(u login.User, at, model string) *launcher.ModelCopy {
 		c.Dir, c.Found = dir, true
 		if fi.IsDir() {
 			free := c.Free
-			*c, _ = modelcache.Look(dir) // the server itself reports a bad config.json
+			*c, _ = modeldir.Look(dir) // the server itself reports a bad config.json
 			if c.Free = free; len(c.Config) > maxTold {
 				c.Config = nil
 			}
@@ -86,7 +86,7 @@ func (p *prepared) modelPlace(model string, c *launcher.Container, env []launche
 	named := !path.IsAbs(model)
 	switch {
 	case c == nil && named:
-		return modelcache.Cache(func(name string) string { return launcher.ValueOf(env, name) })
+		return modeldir.Cache(func(name string) string { return launcher.ValueOf(env, name) })
 	case c == nil:
 		return path.Clean(model)
 	case named && launcher.ValueOf(env, "HF_HUB_CACHE") != "":

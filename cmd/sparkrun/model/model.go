@@ -10,7 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
-	"github.com/sparkrun/sparkrun/launcher/modelcache"
+	"github.com/sparkrun/sparkrun/launcher/modeldir"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
@@ -104,7 +104,7 @@ func modelThere(res wire.ExplainResponse) (*workloads.Model, error) {
 
 // readModel reads a folder with a model.
 func readModel(dir string) (workloads.Model, error) {
-	c, err := modelcache.Look(dir)
+	c, err := modeldir.Look(dir)
 	if err != nil {
 		return workloads.Model{}, err
 	}
@@ -116,9 +116,9 @@ func readModel(dir string) (workloads.Model, error) {
 // snapshot is a model's folder in the caller's Hugging Face cache; empty: it is not
 // there.
 func snapshot(a *app.App, model string) string {
-	cache := modelcache.Cache(func(name string) string { v, _ := a.Getenv(name); return v })
+	cache := modeldir.Cache(func(name string) string { v, _ := a.Getenv(name); return v })
 	if !filepath.IsAbs(cache) {
 		return ""
 	}
-	return modelcache.Snapshot(cache, model)
+	return modeldir.Snapshot(cache, model)
 }

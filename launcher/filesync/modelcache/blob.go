@@ -54,12 +54,11 @@ func (c *Cache) OpenBlob(r Repo, f File) (*Blob, error) {
 	return b, nil
 }
 
-// ReadAt reads, and gives the page cache back behind itself.
-func (b *Blob) ReadAt(p []byte, off int64) (int, error) {
-	n, err := b.f.ReadAt(p, off)
-	dropCache(b.f, off, int64(n))
-	return n, err
-}
+// ReadAt reads.
+func (b *Blob) ReadAt(p []byte, off int64) (int, error) { return b.f.ReadAt(p, off) }
+
+// Drop gives back the memory of what has been read.
+func (b *Blob) Drop(off, n int64) { dropCache(b.f, off, n) }
 
 // Sum is a chunk's, as it was when the file was fetched; false: another tool has fetched it, so whoever reads the
 // chunk has to make its sum.

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 )
 
@@ -44,7 +43,7 @@ func (p *Part) Finish(trusted bool) error {
 	for _, sum := range p.sums {
 		sums = append(sums, sum[:]...)
 	}
-	if err := p.c.write(p.name(".sums"), sums); err != nil && !full(err) {
+	if err := p.c.write(p.name(".sums"), sums, true); err != nil && !full(err) {
 		return wrap(err)
 	}
 	if err := p.c.root.Rename(p.name(".part"), path.Join(p.repo.dir(), "blobs", p.file.ETag())); err != nil {
@@ -53,9 +52,7 @@ func (p *Part) Finish(trusted bool) error {
 	if err := p.c.syncDir(path.Join(p.repo.dir(), "blobs")); err != nil {
 		return wrap(err)
 	}
-	if err := p.c.root.Remove(p.name(".json")); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return wrap(err)
-	}
+	p.forget()
 	return nil
 }
 
@@ -108,7 +105,7 @@ func (p *Part) Discard() {
 		return
 	}
 	p.stop()
-	p.c.root.Remove(p.name(".json"))
+	p.forget()
 	p.c.root.Remove(p.name(".part"))
 	p.release()
 }

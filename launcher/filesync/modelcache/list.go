@@ -122,11 +122,15 @@ func (c *Cache) have(r Repo, commit string, f File) (int64, bool) {
 	if n, ok := c.blob(r, f.ETag()); ok && f.ETag() != "" { // fetched, and not yet linked
 		return min(n, f.Size), false
 	}
-	var s sidecar
-	if text, err := c.read(path.Join(r.dir(), ours, f.ETag()+".json"), 64<<20); err == nil {
-		_ = json.Unmarshal(text, &s) // half of one says nothing
+	prefix := int64(0)
+	for _, ext := range []string{".json", ".next"} {
+		var s sidecar
+		if text, err := c.read(path.Join(r.dir(), ours, f.ETag()+ext), 64<<20); err == nil {
+			_ = json.Unmarshal(text, &s) // half of one says nothing
+		}
+		prefix = max(prefix, min(s.Prefix, f.Size))
 	}
-	return max(min(s.Prefix, f.Size), 0), false
+	return prefix, false
 }
 
 // commits are those that have a snapshot, or a manifest.
@@ -360,7 +364,7 @@ func (c *Cache) Remove(r Repo, commit string) error {
 	}
 	for _, f := range gone {
 		if etag := f.ETag(); etag != "" && !kept[etag] {
-			for _, p := range []string{"blobs/" + etag, ours + "/" + etag + ".part", ours + "/" + etag + ".json",
+			for _, p := range []string{"blobs/" + etag, ours + "/" + etag + ".part", ours + "/" + etag + ".json", ours + "/" + etag + ".next",
 				ours + "/" + etag + ".sums"} {
 				if err := c.root.Remove(path.Join(r.dir(), p)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					return wrap(err)

@@ -270,7 +270,7 @@ func (c *Cache) Expect(m Manifest) error {
 	if err != nil {
 		return err
 	}
-	return c.write(path.Join(m.Repo.dir(), ours, m.Commit+".manifest"), text)
+	return c.write(path.Join(m.Repo.dir(), ours, m.Commit+".manifest"), text, true)
 }
 
 // Manifest is what Expect has written down; an error wraps fs.ErrNotExist if that is nothing.
@@ -337,7 +337,7 @@ func (c *Cache) Commit(m Manifest) (string, error) {
 		if err := c.mkdirs(path.Dir(at)); err != nil {
 			return "", wrap(err)
 		}
-		if err := c.write(at, []byte(m.Commit)); err != nil {
+		if err := c.write(at, []byte(m.Commit), true); err != nil {
 			return "", wrap(err)
 		}
 	}
@@ -371,7 +371,7 @@ func (c *Cache) tree(m Manifest) error {
 	if err != nil {
 		return err
 	}
-	return c.write(at, text)
+	return c.write(at, text, true)
 }
 
 // ours is the folder of what this package alone knows of.
@@ -438,20 +438,25 @@ func (c *Cache) own(f *os.File, mode fs.FileMode) error {
 	return f.Chmod(mode)
 }
 
-// write replaces a file, whole and durably (as launcher/durable does, but inside the root).
-func (c *Cache) write(at string, text []byte) error {
+// write replaces a file, whole (as launcher/durable does, but inside the root); synced: it is on the disk then.
+func (c *Cache) write(at string, text []byte, synced bool) error {
 	tmp := path.Join(path.Dir(at), ".sparkrun-"+rand.Text())
 	f, err := c.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	err = errors.Join(err, c.own(f, c.cfg.FileMode), f.Sync(), f.Close())
-	if err == nil {
+	err = errors.Join(err, c.own(f, c.cfg.FileMode))
+	if synced {
+		err = errors.Join(err, f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
 		err = c.root.Rename(tmp, at)
 	}
 	if err != nil {
 		c.root.Remove(tmp)
+	}
+	if err != nil || !synced {
 		return err
 	}
 	return c.syncDir(path.Dir(at))

@@ -14,18 +14,11 @@ import (
 	"path"
 	"sync"
 
-	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 )
 
 // ChunkBytes is what a file is cut into between nodes: each chunk has a BLAKE3 sum.
 const ChunkBytes = 16 << 20
-
-// Sum is a chunk's BLAKE3.
-type Sum [32]byte
-
-// SumOf is the sum of a chunk.
-func SumOf(p []byte) Sum { return blake3.Sum256(p) }
 
 // Part is a file under way. Its content comes by Write in order, from outside, or by WriteChunk in any order,
 // from another node; and what is verified may be read by ReadAt meanwhile. Whatever ends the process, the next
@@ -39,14 +32,14 @@ type Part struct {
 	lease *Lease
 
 	mu     sync.Mutex
-	sums   []Sum          // of the chunks of the prefix
-	early  map[int]Sum    // of chunks beyond it
-	size   int64          // the prefix: whole chunks, and at the end the rest
-	tail   int64          // bytes of the chunk that Write has begun
-	chunk  *blake3.Hasher // of the tail
-	whole  hash.Hash      // of the first hashed bytes
-	hashed int64          // at most size+tail
-	atEdge []byte         // whole's state after edge bytes, an end of a chunk: what the sidecar keeps
+	sums   []Sum       // of the chunks of the prefix
+	early  map[int]Sum // of chunks beyond it
+	size   int64       // the prefix: whole chunks, and at the end the rest
+	tail   int64       // bytes of the chunk that Write has begun
+	chunk  *chunkHash  // of the tail
+	whole  hash.Hash   // of the first hashed bytes
+	hashed int64       // at most size+tail
+	atEdge []byte      // whole's state after edge bytes, an end of a chunk: what the sidecar keeps
 	edge   int64
 	err    error // of the saver: told by the next write
 	closed bool
@@ -54,7 +47,8 @@ type Part struct {
 	done   chan struct{}
 }
 
-// sidecar is what is known of a part after a crash. It is written after the bytes that it speaks of.
+// sidecar is what is known of a part after a crash. There are two: ETAG.json is written after the bytes that it speaks
+// of have reached the disk; ETAG.next at once, for the next process, if only this one was killed.
 type sidecar struct {
 	Size   int64  `json:"size"`
 	Prefix int64  `json:"prefix"`
@@ -92,7 +86,7 @@ func (c *Cache) Begin(r Repo, f File) (_ *Part, err error) {
 	if err := errors.Join(r.Check(), f.check()); err != nil {
 		return nil, err
 	}
-	p := &Part{c: c, repo: r, file: f, early: map[int]Sum{}, chunk: blake3.New(), whole: newHash(f),
+	p := &Part{c: c, repo: r, file: f, early: map[int]Sum{}, chunk: newChunkHash(), whole: newHash(f),
 		wake: make(chan struct{}, 1), done: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -147,7 +141,7 @@ func (p *Part) open() error {
 	if err := p.c.root.RemoveAll(at); err != nil {
 		return err
 	}
-	p.c.root.Remove(p.name(".json"))
+	p.forget()
 	if f, err = p.c.root.OpenFile(at, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return err
 	}
@@ -155,10 +149,24 @@ func (p *Part) open() error {
 	return p.c.own(f, p.c.cfg.FileMode)
 }
 
-// resume takes what the sidecar says, if it fits; else the file begins anew.
+// resume takes what the sidecars say, if it fits; else the file begins anew. What only the later one speaks of is
+// compared with its sums: after a crash of the machine the bytes may not have reached the disk.
 func (p *Part) resume() {
+	p.takeUp(".json")
+	sums, size, whole, hashed, atEdge, edge := p.sums, p.size, p.whole, p.hashed, p.atEdge, p.edge
+	p.takeUp(".next")
+	for i := len(sums); i < len(p.sums); i++ {
+		b := make([]byte, min(ChunkBytes, p.file.Size-int64(i)*ChunkBytes))
+		if _, err := p.f.ReadAt(b, int64(i)*ChunkBytes); err != nil || SumOf(b) != p.sums[i] {
+			p.sums, p.size, p.whole, p.hashed, p.atEdge, p.edge = sums, size, whole, hashed, atEdge, edge
+			return
+		}
+	}
+}
+
+func (p *Part) takeUp(ext string) {
 	var s sidecar
-	text, err := p.c.read(p.name(".json"), 64<<20)
+	text, err := p.c.read(p.name(ext), 64<<20)
 	if err != nil || json.Unmarshal(text, &s) != nil {
 		return
 	}
@@ -166,7 +174,7 @@ func (p *Part) resume() {
 	chunks := int64(len(s.Sums) / 32)
 	fits := err == nil && s.Size == p.file.Size && st.Size() >= s.Prefix && len(s.Sums)%32 == 0 &&
 		(s.Prefix == chunks*ChunkBytes && s.Prefix <= s.Size || s.Prefix == s.Size && chunks == chunksOf(s.Size)) &&
-		s.Hashed >= 0 && s.Hashed <= s.Prefix
+		s.Hashed >= 0 && s.Hashed <= s.Prefix && s.Prefix >= p.size
 	if !fits {
 		return
 	}
@@ -177,10 +185,16 @@ func (p *Part) resume() {
 		}
 		p.whole, p.hashed, p.atEdge, p.edge = h, s.Hashed, s.State, s.Hashed
 	}
-	p.size = s.Prefix
+	p.size, p.sums = s.Prefix, nil
 	for b := s.Sums; len(b) > 0; b = b[32:] {
 		p.sums = append(p.sums, Sum(b))
 	}
+}
+
+// forget removes the sidecars.
+func (p *Part) forget() {
+	p.c.root.Remove(p.name(".next"))
+	p.c.root.Remove(p.name(".json"))
 }
 
 func chunksOf(size int64) int64 { return (size + ChunkBytes - 1) / ChunkBytes }
@@ -234,14 +248,12 @@ func (p *Part) Write(b []byte) (n int, err error) {
 			return n, p.trouble(err)
 		}
 		p.whole.Write(piece)
-		_, _ = p.chunk.Write(piece)
+		p.chunk.write(piece)
 		p.hashed += int64(len(piece))
 		p.tail += int64(len(piece))
 		n, b = n+len(piece), b[len(piece):]
 		if p.tail == ChunkBytes || p.size+p.tail == p.file.Size {
-			var sum Sum
-			p.chunk.Sum(sum[:0])
-			p.chunk.Reset()
+			sum := p.chunk.sum()
 			from, length := p.size, p.tail
 			p.tail = 0
 			p.grow(sum, length)
@@ -264,7 +276,7 @@ func (p *Part) WriteChunk(i int, b []byte, want Sum) error {
 	err := p.ready()
 	if err == nil && p.tail > 0 { // what Write had begun is given up: it is no whole chunk
 		p.tail = 0
-		p.chunk.Reset()
+		p.chunk.sum()
 		p.rewind()
 	}
 	p.mu.Unlock()
@@ -385,8 +397,8 @@ func (p *Part) saver() {
 	}
 }
 
-func (p *Part) save() error {
-	p.mu.Lock()
+// known is what a sidecar says.
+func (p *Part) known() sidecar {
 	s := sidecar{Size: p.file.Size, Prefix: p.size}
 	for _, sum := range p.sums {
 		s.Sums = append(s.Sums, sum[:]...)
@@ -394,6 +406,12 @@ func (p *Part) save() error {
 	if p.edge > 0 {
 		s.State, s.Hashed = p.atEdge, p.edge
 	}
+	return s
+}
+
+func (p *Part) save() error {
+	p.mu.Lock()
+	s := p.known()
 	p.mu.Unlock()
 	if err := unix.Fdatasync(int(p.f.Fd())); err != nil {
 		return err
@@ -402,7 +420,7 @@ func (p *Part) save() error {
 	if err != nil {
 		return err
 	}
-	if err := p.c.write(p.name(".json"), text); err != nil && !full(err) { // the content has its room
+	if err := p.c.write(p.name(".json"), text, true); err != nil && !full(err) { // the content has its room
 		return err
 	}
 	if behind := s.Prefix - p.c.cfg.Keep; behind > 0 {

@@ -91,7 +91,7 @@ func check(t *testing.T, c *Cache, f File, want []byte) {
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the blob has %d bytes, %v, want %d", len(got), err, len(want))
 	}
-	left, _ := filepath.Glob(c.at(ours, f.ETag()+".[pj]*"))
+	left, _ := filepath.Glob(c.at(ours, f.ETag()+".[pjn]*"))
 	if len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}
@@ -414,6 +414,31 @@ func BenchmarkWrite(b *testing.B) {
 		}
 		if err := p.Finish(false); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// What Keep has returned from is not lost by kill -9, though the disk has not told yet; if the machine crashed and the
+// bytes are not there, it goes on from what the disk has told.
+func TestKilledAfterKeep(t *testing.T) {
+	f := lfs("model.safetensors", big)
+	for spoilt, want := range map[bool]int64{false: 2 * ChunkBytes, true: 0} {
+		c := open(t, Config{})
+		p := begin(t, c, f)
+		for i := range 2 {
+			_, err := p.WriteAt(chunk(i), int64(i)*ChunkBytes)
+			must(t, errors.Join(err, p.Keep(SumOf(chunk(i)), nil)))
+		}
+		crash(p)
+		must(t, os.RemoveAll(c.at(ours, f.ETag()+".json"))) // as if the disk had been slower
+		if spoilt {
+			part, err := os.OpenFile(c.at(ours, f.ETag()+".part"), os.O_WRONLY, 0)
+			must(t, err)
+			_, err = part.WriteAt([]byte("spoilt"), ChunkBytes+5)
+			must(t, errors.Join(err, part.Close()))
+		}
+		if p = begin(t, c, f); p.Prefix() != want {
+			t.Errorf("spoilt %v: it goes on at %d, want %d", spoilt, p.Prefix(), want)
 		}
 	}
 }

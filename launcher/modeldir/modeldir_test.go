@@ -1,4 +1,4 @@
-package modelcache
+package modeldir
 
 import (
 	"errors"

@@ -1,10 +1,10 @@
-// Package modelcache decides what a machine has of a model: a folder with its files, or its
+// Package modeldir decides what a machine has of a model: a folder with its files, or its
 // files in the cache of Hugging Face's libraries. The agent looks with the rights of a
 // user, the command line with its own.
 //
 // It must not block: a model's path may be a pipe, a device or a disk image. It must not
 // say what a model needs, which is for workloads.
-package modelcache
+package modeldir
 
 import (
 	"cmp"
