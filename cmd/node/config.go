@@ -63,6 +63,8 @@ func (p Paths) trust() string             { return p.Folder().Trust() }
 func (p Paths) audit() string             { return filepath.Join(p.State, "audit.log") }
 func (p Paths) logs() string              { return filepath.Join(p.State, "logs") }
 func (p Paths) stage() string             { return filepath.Join(p.State, "stage") }
+func (p Paths) models() string            { return filepath.Join(p.State, "models") }
+func (p Paths) orders() string            { return filepath.Join(p.State, "orders") }
 
 // Config of a node.
 type Config struct {
@@ -91,6 +93,8 @@ type Config struct {
 	Members func(n int)
 	// Announce has this member announce itself by mDNS on the management link.
 	Announce bool
+	// HubEndpoint is where models are fetched from: HF_ENDPOINT of the agent; empty: Hugging Face's Hub.
+	HubEndpoint string
 	// NetplanApply is a program to run in place of `netplan apply`: for tests on
 	// hosts without networkd. Empty means the real one.
 	NetplanApply string

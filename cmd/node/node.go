@@ -13,6 +13,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
+	"github.com/sparkrun/sparkrun/cmd/node/models"
 	"github.com/sparkrun/sparkrun/cmd/node/network"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/cmd/node/server"
@@ -23,6 +24,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/policy"
 	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/launcher/shim"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/clone"
@@ -57,6 +59,7 @@ type node struct {
 	control  *control.Control
 	rollout  *rollout.Node // this node's part in changes of addresses
 	ranks    *jobs.Ranks
+	models   *models.Models
 	server   *server.Server
 
 	leads rendezvous.Latest[launcher.NodeID] // the node whose control stream this node has; empty for none
@@ -263,12 +266,21 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Dial: n.dial, Failover: n.failover, Present: present, Why: n.status.Why, Leader: n.toLeader,
 		ByUser: n.audit.User, ByMember: n.audit.Member, Logger: cfg.Logger,
 	})
+	everyone := wire.Everyone{Self: m.Node, Status: n.status.Of, Client: n.dial.Client}
+	n.models, err = models.Open(models.Config{
+		Self: m.Node, Host: m.Host, Dir: cfg.Paths.models(), Orders: cfg.Paths.orders(), Endpoint: cfg.HubEndpoint,
+		Version: cfg.Version, Dial: n.dial, Everyone: everyone, Unseal: secrets.Open, Reserve: shim.ReservedBytes,
+		Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
 	n.server = server.New(server.Config{
 		Socket: cfg.Paths.Socket, List: list, Members: n.members, Failover: n.failover, Leader: n.toLeader,
-		Everyone: wire.Everyone{Self: m.Node, Status: n.status.Of, Client: n.dial.Client},
-		Clients:  cfg.clients, Audit: n.audit, Logger: cfg.Logger,
+		Everyone: everyone,
+		Clients:  cfg.clients, Bulk: n.models.Handler(), Audit: n.audit, Logger: cfg.Logger,
 	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
-		n.rollout.Calls(), n.ranks.Calls())...)
+		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls())...)
 	n.agent.Sweep(n.ranks.Over)
 	return n, nil
 }
@@ -278,6 +290,7 @@ func (n *node) close() {
 	n.failover.Close()
 	n.agent.Close()
 	n.ranks.Close()
+	n.models.Close()
 	n.dial.Close()
 	n.audit.Close()
 	select {
@@ -315,6 +328,7 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.clones.Run(ctx) })
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.ranks.Run(ctx) })
+	g.Go(func() error { return n.models.Run(ctx) })
 	g.Go(func() error { return n.failover.Run(ctx, n.lead) })
 	g.Go(func() error { return n.members.Run(ctx) })
 	err := g.Wait()

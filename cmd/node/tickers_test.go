@@ -15,6 +15,7 @@ var tickers = map[string]string{
 	"cmd/sparkrun/cluster/supervised.go":  "systemd's watchdog, of an agent that has one",
 	"cmd/sparkrun/follow/follow.go":       "1 s, in a command",
 	"launcher/bootstrap/dial.go":          "in a command: is a machine there yet",
+	"launcher/filesync/relay/take.go":     "while a file comes from a source: silence tells nobody",
 	"launcher/logs/read.go":               "while output is followed: files tell nobody",
 	"rendezvous/discover/browse.go":       "in a command, for 2.5 s",
 	"rendezvous/failover/failover.go":     "5 ms, for the moment of an opening",

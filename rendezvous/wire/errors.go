@@ -36,6 +36,8 @@ var (
 	ErrUnreachable = errors.New("does not answer")
 	// ErrOlder: the other side does not know the request.
 	ErrOlder = errors.New("its agent is of an older version, which cannot do this: bring all machines to one version")
+	// ErrNoModel: neither a machine nor the Hub has it.
+	ErrNoModel = errors.New("no such model")
 	// ErrNoCall: the JSON face has no such path.
 	ErrNoCall = errors.New("no such call")
 )
@@ -70,6 +72,7 @@ var codes = []struct {
 	{"too-many-jobs", rendezvous.ErrTooManyJobs, http.StatusTooManyRequests},
 	{"invalid", launcher.ErrInvalid, http.StatusBadRequest},
 	{"unknown-retry", ErrUnknownRetry, http.StatusConflict},
+	{"no-model", ErrNoModel, http.StatusNotFound},
 	{"no-call", ErrNoCall, http.StatusNotFound},
 	{"no-reader", ErrNoReader, http.StatusConflict},
 	{"stale-fence", launcher.ErrStaleFence, http.StatusConflict},

@@ -11,6 +11,8 @@ import (
 
 // What each node answers for itself, with the messages: see Everywhere.
 var (
+	Models = everywhere[ModelsRequest, NodeModels, ModelsResponse](Row{Name: "models", Asks: true,
+		Does: "which machine has which models, whole or in part"})
 	Counters = everywhere[Empty, NodeCounters, CountersResponse](Row{Name: "counters",
 		Does: "what the nodes' devices counted in the last minute"})
 )
@@ -82,21 +84,31 @@ const partTimeout = 3 * time.Second
 func (e Everywhere[Req, Part, All]) Serve(fn func(context.Context, Caller, Req) (Part, error)) []Call {
 	return []Call{e.part.Serve(fn), {row: e.Row, everywhere: func(ctx context.Context, everyone Everyone, c Caller,
 		req any, send sender) error {
-		st, err := everyone.Status(ctx, c, StatusRequest{})
+		parts, err := e.Ask(ctx, everyone, c, *req.(*Req), fn)
 		if err != nil {
 			return err
 		}
-		parts := make([]Part, len(st.Nodes))
-		var asked sync.WaitGroup
-		for i, n := range st.Nodes {
-			asked.Go(func() { parts[i] = e.ask(ctx, c, everyone, n, *req.(*Req), fn) })
-		}
-		asked.Wait()
 		all := All(struct {
 			Nodes []Part `json:"nodes"`
 		}{parts})
 		return send(&all)
 	}}}
+}
+
+// Ask gives all nodes' parts; fn is this node's.
+func (e Everywhere[Req, Part, All]) Ask(ctx context.Context, everyone Everyone, c Caller, r Req,
+	fn func(context.Context, Caller, Req) (Part, error)) ([]Part, error) {
+	st, err := everyone.Status(ctx, c, StatusRequest{})
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]Part, len(st.Nodes))
+	var asked sync.WaitGroup
+	for i, n := range st.Nodes {
+		asked.Go(func() { parts[i] = e.ask(ctx, c, everyone, n, r, fn) })
+	}
+	asked.Wait()
+	return parts, nil
 }
 
 // ask gives one node's part, or in its place the reason why there is none.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"github.com/sparkrun/sparkrun/launcher/filesync"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -43,6 +44,14 @@ var (
 		Does: "a piece of a file that a job brings along"})
 	Seal = unary[SealRequest, SealResponse](Row{Name: "seal", Who: users,
 		Does: "seal a job's secrets for its spec"})
+	ModelPull = stream[ModelPullRequest, ModelProgress](Row{Name: "model-pull", Who: users, Audit: "model pull",
+		Does: "have machines fetch a model, and tell how far they are; they go on when the call ends"})
+	ModelVerify = stream[ModelRequest, ModelVerdict](Row{Name: "model-verify", Who: users,
+		Does: "read a model's files on all machines that have it, and compare them with their sums"})
+	ModelRemove = unary[ModelRemoveRequest, ModelRemoved](Row{Name: "model-remove", Who: usersHere, Audit: "model rm",
+		Does: "remove a model from machines; what is in use is not removed"})
+	ModelAdd = unary[ModelAddRequest, ModelAdded](Row{Name: "model-add", Who: usersHere, Audit: "model add",
+		Does: "take a folder of the machine that is asked as a model"})
 	Report = stream[Empty, Evidence](Row{Name: "report", Who: users,
 		Does: "every node's evidence, in no order"})
 	Doctor = unary[DoctorRequest, DoctorResponse](Row{Name: "doctor", Who: users,
@@ -123,6 +132,17 @@ var (
 		Does: "one of those files, piece by piece"})
 	barrier = stream[BarrierRequest, BarrierPart](Row{Name: "barrier", Who: members,
 		Does: "what the MPI ranks of all nodes have put before a barrier, once all have reached it"})
+
+	NodeModel = order[NodeModelRequest](Row{Name: "model", Who: members,
+		Does: "fetch a model's files; the order is kept until they are there"})
+	NodeModelProgress = stream[NodeModelWatch, ModelProgress](Row{Name: "model-progress", Who: members,
+		Does: "how far the node is with an order"})
+	NodeModelManifest = unary[NodeModelWatch, modelcache.Manifest](Row{Name: "model-manifest", Who: members,
+		Does: "the files of a commit that the node has"})
+	NodeModelVerify = stream[ModelRequest, ModelVerdict](Row{Name: "model-verify", Who: members,
+		Does: "the node's part of model-verify"})
+	NodeModelRemove = unary[ModelRemoveRequest, NodeModelRemoved](Row{Name: "model-remove", Who: members,
+		Does: "the node's part of model-remove"})
 
 	NodeReport = stream[Empty, Evidence](Row{Name: "report", Who: members, Does: "the node's evidence"})
 	Examine    = unary[ExamineRequest, ExamineResponse](Row{Name: "examine", Who: members,

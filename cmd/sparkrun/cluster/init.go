@@ -74,5 +74,6 @@ func runInit(ctx context.Context, a *app.App, o initOptions) error {
 func nodeConfig(a *app.App, c node.Config) node.Config {
 	c.Paths, c.Version = node.DefaultPaths(), a.Version
 	c.NetplanApply, _ = a.Getenv("SPARKRUN_NETPLAN_APPLY")
+	c.HubEndpoint, _ = a.Getenv("HF_ENDPOINT")
 	return c
 }

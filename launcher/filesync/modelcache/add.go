@@ -24,14 +24,19 @@ type AddOptions struct {
 	// changes the model, and with Config.Own they change hands. Without it they share their blocks where the
 	// file system can (reflink), else are copied.
 	Link bool
+	// As calls a func with the rights with which the files are to be opened; nil: this process's.
+	As func(func() error) error
 }
 
 // Add takes a folder's files as a commit of a repository, named by what is in it. Links that lead out of the
-// folder are refused: src is opened with the rights of whose folder it is.
+// folder are refused: src is opened with the rights of whose folder it is, and so is each file, by AddOptions.As.
 func (c *Cache) Add(ctx context.Context, src *os.Root, r Repo, o AddOptions) (Manifest, error) {
 	m := Manifest{Repo: r, Ref: o.Ref}
 	if m.Ref == "" {
 		m.Ref = "main"
+	}
+	if o.As == nil {
+		o.As = func(f func() error) error { return f() }
 	}
 	wrap := func(err error) (Manifest, error) { return m, fmt.Errorf("add %s: %w", r, err) }
 	if err := r.Check(); err != nil {
@@ -59,7 +64,7 @@ func (c *Cache) Add(ctx context.Context, src *os.Root, r Repo, o AddOptions) (Ma
 	}
 	names := sha1.New()
 	for _, p := range files {
-		f, err := c.take1(ctx, src, p, r, o.Link)
+		f, err := c.take1(ctx, src, p, r, o)
 		if err != nil {
 			return wrap(fmt.Errorf("file %s: %w", p, err))
 		}
@@ -100,8 +105,12 @@ func scan(src *os.Root) (files []string, total int64, err error) {
 }
 
 // take1 makes a blob of a file.
-func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, link bool) (f File, err error) {
-	in, err := src.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
+func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, o AddOptions) (f File, err error) {
+	var in *os.File
+	err = o.As(func() (err error) {
+		in, err = src.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
+		return err
+	})
 	if err != nil {
 		return f, err
 	}
@@ -111,7 +120,7 @@ func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, link 
 	}
 	tmp := path.Join(r.dir(), ours, "add-"+rand.Text())
 	defer c.root.Remove(tmp)
-	out, shared, err := c.share(in, tmp, link)
+	out, shared, err := c.share(in, tmp, o.Link)
 	if err != nil {
 		return f, err
 	}

@@ -19,6 +19,13 @@ func (p *Part) Kept() (sums [][32]byte, state []byte, at int) {
 	return sums, state, at
 }
 
+// HasPart says whether a file has been begun: then it has its room already.
+func (c *Cache) HasPart(r Repo, f File) bool {
+	p := Part{repo: r, file: f}
+	_, err := c.root.Lstat(p.name(".part"))
+	return r.Check() == nil && f.check() == nil && err == nil
+}
+
 // WriteAt takes bytes beyond the prefix, which count when Keep says so.
 func (p *Part) WriteAt(b []byte, off int64) (int, error) {
 	n, err := p.f.WriteAt(b, off)

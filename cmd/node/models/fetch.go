@@ -1,0 +1,373 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/hub"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
+	"github.com/sparkrun/sparkrun/launcher/filesync/relay"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// take takes an order. Room is asked for before it is kept; with Try that is all.
+func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelRequest) (wire.Empty, error) {
+	o := r.Order
+	if err := errors.Join(o.ID.Validate(), o.Manifest.Check()); err != nil {
+		return wire.Empty{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
+	}
+	if !slices.Contains(o.Chain, m.cfg.Self) {
+		return wire.Empty{}, fmt.Errorf("pull %s: %w: %s is not in the chain", o.Manifest.Repo, launcher.ErrInvalid, m.cfg.Host)
+	}
+	if before, err := m.cache.Manifest(o.Manifest.Repo, o.Manifest.Commit); err == nil {
+		o.Manifest = joined(o.Manifest, before)
+	}
+	if err := m.room(o.Manifest); err != nil {
+		return wire.Empty{}, err
+	}
+	if r.Try {
+		return wire.Empty{}, nil
+	}
+	p := newPull(o)
+	m.mu.Lock()
+	if other := m.pulls[p.key()]; other != nil && !other.ended() {
+		m.mu.Unlock()
+		for _, f := range o.Manifest.Files {
+			if !slices.Contains(other.order.Manifest.Files, f) {
+				return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of other files of it is under way: wait for it",
+					o.Manifest.Repo, wire.ErrConflict)
+			}
+		}
+		return wire.Empty{}, nil // it is followed in this one's place
+	}
+	m.pulls[p.key()] = p
+	m.mu.Unlock()
+	err := m.keepOrder(o)
+	if err == nil {
+		select {
+		case m.begun <- p:
+			return wire.Empty{}, nil
+		case <-ctx.Done():
+			err = ctx.Err()
+			m.dropOrder(o)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pulls, p.key())
+	return wire.Empty{}, err
+}
+
+// joined has the files of both: what an earlier pull of the commit has brought stays part of it.
+func joined(m, before modelcache.Manifest) modelcache.Manifest {
+	has := map[string]bool{}
+	for _, f := range m.Files {
+		has[f.Path] = true
+	}
+	m.Files = slices.Clone(m.Files)
+	for _, f := range before.Files {
+		if !has[f.Path] {
+			has[f.Path] = true
+			m.Files = append(m.Files, f)
+		}
+	}
+	m.Left = slices.DeleteFunc(slices.Clone(m.Left), func(f modelcache.File) bool { return has[f.Path] })
+	return m
+}
+
+// room refuses what does not fit. What there is of a file under way counts: its blocks are taken already.
+func (m *Models) room(x modelcache.Manifest) error {
+	missing, err := m.cache.Missing(x)
+	if err != nil {
+		return err
+	}
+	var bytes int64
+	for _, f := range missing {
+		if !m.cache.HasPart(x.Repo, f) {
+			bytes += f.Size
+		}
+	}
+	if bytes == 0 {
+		return nil
+	}
+	return m.cache.Room(bytes)
+}
+
+// fetch does what an order says, and is done with it: whole or failed. Where ctx ends first the order stays.
+func (m *Models) fetch(ctx context.Context, p *pull) {
+	defer close(p.over)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	gone := false
+	p.update(func() { p.giveUp, p.state, gone = cancel, wire.ModelFetches, p.gone })
+	x, began := p.order.Manifest, time.Now()
+	var dir string
+	err := errGivenUp
+	if !gone {
+		dir, err = m.bring(ctx, p)
+	}
+	p.mu.Lock()
+	gone = p.gone
+	p.mu.Unlock()
+	switch {
+	case gone:
+		err = errGivenUp
+	case ctx.Err() != nil:
+		return // the next agent goes on
+	}
+	m.dropOrder(p.order)
+	if err != nil {
+		m.cfg.Logger.Warn("model not pulled", "model", x.Repo.Name, "commit", x.Commit, "error", err)
+		p.update(func() { p.state, p.err = wire.ModelFailed, err })
+		return
+	}
+	m.cfg.Logger.Info("model pulled", "model", x.Repo.Name, "commit", x.Commit, "bytes", x.Bytes(),
+		"took", time.Since(began).Round(time.Millisecond))
+	p.update(func() { p.state, p.dir = wire.ModelDone, dir })
+}
+
+var errGivenUp = errors.New("it was given up: it is being removed")
+
+// bring fetches what is missing, and links it.
+func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
+	x := p.order.Manifest
+	outside, err := m.outside(p.order)
+	if err != nil {
+		return "", err
+	}
+	lease, err := m.cache.Hold(x.Repo)
+	if err != nil {
+		return "", err
+	}
+	defer lease.Drop()
+	if err := m.cache.Expect(x); err != nil {
+		return "", err
+	}
+	missing, err := m.cache.Missing(x)
+	if err != nil {
+		return "", err
+	}
+	have := x.Bytes()
+	for _, f := range missing {
+		have -= f.Size
+	}
+	p.update(func() { p.have = have })
+	limit := relay.NewLimit(p.order.Limit)
+	on := map[launcher.NodeID]*presence{}
+	for _, id := range p.order.Chain {
+		on[id] = &presence{answered: time.Now()}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(filesAtOnce)
+	for _, f := range missing {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err := m.file(ctx, p, f, m.chain(p.order, x.Repo, f, on), outside(f), limit); err != nil {
+				return fmt.Errorf("%s: %w", f.Path, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return "", err
+	}
+	return m.cache.Commit(x)
+}
+
+// chain are the nodes for one file, without those that are silent.
+func (m *Models) chain(o wire.ModelOrder, r modelcache.Repo, f modelcache.File, on map[launcher.NodeID]*presence) (c chain) {
+	for _, id := range o.Chain {
+		if id == m.cfg.Self {
+			c.self = len(c.members)
+			c.members = append(c.members, relay.Member{Name: m.cfg.Host})
+		} else if on[id].present() {
+			c.members = append(c.members, relay.Member{Name: m.cfg.Dial.HostOf(id), Source: member{
+				Remote: relay.Remote{Client: m.client(id), Base: "https://" + string(id), Key: keyOf(r, f)}, on: on[id],
+			}})
+		}
+	}
+	return c
+}
+
+type chain struct {
+	members []relay.Member
+	self    int
+}
+
+type openOutside = func(ctx context.Context, off, n int64) (io.ReadCloser, error)
+
+// outside opens files at the Hub.
+func (m *Models) outside(o wire.ModelOrder) (func(modelcache.File) openOutside, error) {
+	if !o.Outside {
+		return func(modelcache.File) openOutside { return nil }, nil
+	}
+	client, err := m.hub(o.ID, o.User, o.Token, 0)
+	if err != nil {
+		return nil, err
+	}
+	rev := &hub.Revision{Repo: o.Manifest.Repo.Name, Type: hub.Type(o.Manifest.Repo.Type), Commit: o.Manifest.Commit}
+	return func(f modelcache.File) openOutside {
+		return func(ctx context.Context, off, n int64) (io.ReadCloser, error) {
+			body, err := client.Open(ctx, rev, hub.File(f), off, off+n)
+			for _, final := range []error{hub.ErrNoRepo, hub.ErrNoRevision, hub.ErrNoFile, hub.ErrGated, hub.ErrToken,
+				hub.ErrLength, hub.ErrNoRange} {
+				if errors.Is(err, final) {
+					return nil, fmt.Errorf("%w: %w", relay.ErrGone, err)
+				}
+			}
+			return body, err
+		}
+	}, nil
+}
+
+// hub makes a client that has the token, if any.
+func (m *Models) hub(id launcher.JobID, user string, token *launcher.SealedSecret, tries int) (*hub.Client, error) {
+	cfg := hub.Config{Endpoint: m.cfg.Endpoint, UserAgent: "sparkrun/" + m.cfg.Version, Tries: tries}
+	if token != nil {
+		plain, err := m.cfg.Unseal(launcher.Spec{ID: id, User: user}, *token)
+		if err != nil {
+			return nil, fmt.Errorf("open the token: %w", err)
+		}
+		cfg.Token = string(plain)
+	}
+	return hub.New(cfg)
+}
+
+// file fetches one.
+func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, outside openOutside, limit *relay.Limit) error {
+	repo := p.order.Manifest.Repo
+	part, err := m.begin(ctx, p, f)
+	if err != nil || part == nil {
+		return err
+	}
+	defer part.Close()
+	sums, state, at := part.Kept()
+	file, err := relay.New(relay.Config{Size: f.Size, SHA256: f.SHA256, GitSHA1: f.GitOID, Part: part, Self: c.self,
+		Kept: relay.Kept{Sums: sums, Hash: state, At: at}, Chain: c.members, Outside: outside, Buffers: m.buffers,
+		Limit: limit, Event: func(e relay.Event) { m.event(p, f, e) }})
+	if err != nil {
+		return err
+	}
+	key := keyOf(repo, f)
+	m.mu.Lock()
+	m.under[key] = file
+	m.mu.Unlock()
+	p.update(func() { p.under[file] = true })
+	err = file.Run(ctx)
+	if err == nil {
+		err = part.Finish(true)
+	} else if errors.Is(err, relay.ErrSum) {
+		part.Discard()
+	}
+	m.mu.Lock()
+	delete(m.under, key)
+	m.mu.Unlock()
+	p.update(func() {
+		if delete(p.under, file); err == nil {
+			p.have += f.Size
+		}
+	})
+	return err
+}
+
+// begin waits while another program has the file; nil: it has brought it.
+func (m *Models) begin(ctx context.Context, p *pull, f modelcache.File) (*modelcache.Part, error) {
+	repo := p.order.Manifest.Repo
+	for said := false; ; said = true {
+		part, err := m.cache.Begin(repo, f)
+		if !errors.Is(err, modelcache.ErrBusy) {
+			return part, err
+		}
+		if !said {
+			p.note(fmt.Sprintf("%s: another program fetches it at this moment: waiting for it", f.Path))
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if blob, err := m.cache.OpenBlob(repo, f); err == nil {
+			p.update(func() { p.have += f.Size })
+			return nil, blob.Close()
+		}
+	}
+}
+
+// event tells of a change of source.
+func (m *Models) event(p *pull, f modelcache.File, e relay.Event) {
+	if e.Err == nil {
+		p.update(func() { p.from = e.Source })
+		return
+	}
+	text := fmt.Sprintf("%s was left for %s at byte %d: %v", e.Source, f.Path, e.At, e.Err)
+	m.cfg.Logger.Info("source left", "model", p.order.Manifest.Repo.Name, "what", text)
+	p.note(text)
+}
+
+// progress follows an order until it is done or failed.
+func (m *Models) progress(ctx context.Context, _ wire.Caller, r wire.NodeModelWatch, send func(wire.ModelProgress) error) error {
+	m.mu.Lock()
+	p := m.pulls[repoKey(r.Repo, r.Commit)]
+	m.mu.Unlock()
+	if p == nil { // it was done before this agent began
+		return m.doneBefore(r, send)
+	}
+	for notes := 0; ; {
+		s, changed := p.seen(m.cfg.Host, notes)
+		notes += len(s.Notes)
+		if err := send(s); err != nil || s.Ended() {
+			return err
+		}
+		wait := time.NewTimer(progressEvery)
+		select {
+		case <-wait.C:
+		case <-changed:
+			wait.Stop()
+			if err := sleep(ctx, progressAtMost); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			wait.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// While an order is followed its bytes are told each half second, changes a little sooner.
+const (
+	progressEvery  = 500 * time.Millisecond
+	progressAtMost = 100 * time.Millisecond
+)
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m *Models) doneBefore(r wire.NodeModelWatch, send func(wire.ModelProgress) error) error {
+	h, err := m.cache.Look(r.Repo)
+	if err == nil {
+		for _, c := range h.Commits {
+			if c.Commit == r.Commit && c.Whole() {
+				return send(wire.ModelProgress{Host: m.cfg.Host, State: wire.ModelDone, Have: c.Have, Bytes: c.Bytes,
+					Dir: m.cache.Dir(r.Repo, r.Commit)})
+			}
+		}
+	}
+	return send(wire.ModelProgress{Host: m.cfg.Host, State: wire.ModelFailed, Error: "its order is gone: pull it again"})
+}

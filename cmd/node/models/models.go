@@ -1,0 +1,147 @@
+// Package models is a node's part in models: it fetches what it is ordered to, hands on to other members what it has,
+// and tells, verifies and removes what there is.
+//
+// It decides in which order a model goes through the nodes, from whom each takes a file, and what is kept of an order
+// so that a node goes on with it after its agent was killed. A pull needs no leader, and is in no record: the agent
+// that was asked gives each node its order, and then only watches.
+//
+// It must not know a file's layout on the disk (launcher/filesync/modelcache), how bytes go from node to node
+// (launcher/filesync/relay), or how the Hub is asked (launcher/filesync/hub): it joins them. A token is open in memory
+// only.
+package models
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
+	"github.com/sparkrun/sparkrun/launcher/filesync/relay"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Config of a node's part. All of it is needed, but for Endpoint.
+type Config struct {
+	Self launcher.NodeID
+	Host string
+	// Dir is the cache, Orders the folder in which orders are kept.
+	Dir, Orders string
+	// Endpoint is the Hub; empty: the public one. Users cannot choose it: what comes from another one would be taken
+	// for the Hub's by everybody.
+	Endpoint string
+	Version  string
+	Dial     *dial.Dialer
+	Everyone wire.Everyone
+	// Unseal opens a sealed token; the spec has the order's id and user.
+	Unseal func(launcher.Spec, launcher.SealedSecret) ([]byte, error)
+	// Reserve is how much of a disk of that size is not for models, in bytes.
+	Reserve func(total int64) int64
+	Logger  *slog.Logger
+}
+
+const (
+	// chunksInMemory bounds what all files under way have in memory: each takes 16 MiB.
+	chunksInMemory = 4
+	// filesAtOnce is how many files of an order are under way: small ones wait for answers most of the time.
+	filesAtOnce = 3
+	// heldOpen bounds the files that are open because others read them, heldFor how long they stay so.
+	heldOpen = 64
+	heldFor  = 30 * time.Second
+)
+
+// Models is a node's part.
+type Models struct {
+	cfg     Config
+	cache   *modelcache.Cache
+	buffers *relay.Buffers
+	begun   chan *pull
+	resumed []*pull // whose orders were kept
+
+	mu      sync.Mutex
+	pulls   map[string]*pull // by the repository and its commit
+	under   map[string]*relay.File
+	held    map[string]*heldFile
+	clients map[launcher.NodeID]*http.Client
+}
+
+// Open opens the cache, and reads the orders that were not done. Run goes on with them.
+func Open(cfg Config) (*Models, error) {
+	cache, err := modelcache.Open(modelcache.Config{Dir: cfg.Dir, Reserve: cfg.Reserve})
+	if err != nil {
+		return nil, err
+	}
+	m := &Models{cfg: cfg, cache: cache, buffers: relay.NewBuffers(chunksInMemory), begun: make(chan *pull),
+		pulls: map[string]*pull{}, under: map[string]*relay.File{}, held: map[string]*heldFile{},
+		clients: map[launcher.NodeID]*http.Client{}}
+	if err := m.readOrders(); err != nil {
+		return nil, errors.Join(err, cache.Close())
+	}
+	return m, nil
+}
+
+// Calls are the procedures that it answers.
+func (m *Models) Calls() []wire.Call {
+	return append(wire.Models.Serve(m.list),
+		wire.ModelPull.Serve(m.pull), wire.ModelVerify.Serve(m.verify), wire.ModelRemove.Serve(m.remove),
+		wire.ModelAdd.Serve(m.add),
+		wire.NodeModel.Serve(m.take), wire.NodeModelProgress.Serve(m.progress), wire.NodeModelManifest.Serve(m.manifest),
+		wire.NodeModelVerify.Serve(m.nodeVerify), wire.NodeModelRemove.Serve(m.nodeRemove),
+	)
+}
+
+// Run fetches what was ordered. What is not done when ctx ends is gone on with by the next agent.
+func (m *Models) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	fetch := func(p *pull) {
+		g.Go(func() error {
+			m.fetch(ctx, p)
+			return nil
+		})
+	}
+	for _, p := range m.resumed {
+		fetch(p)
+	}
+	for {
+		select {
+		case p := <-m.begun:
+			fetch(p)
+		case <-ctx.Done():
+			return errors.Join(g.Wait(), context.Cause(ctx))
+		}
+	}
+}
+
+// Close closes what others read, and the cache. Run must have ended.
+func (m *Models) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key := range m.held {
+		m.letGo(key)
+	}
+	for _, c := range m.clients {
+		c.CloseIdleConnections()
+	}
+	if err := m.cache.Close(); err != nil {
+		m.cfg.Logger.Error("close model cache", "error", err)
+	}
+}
+
+// client reads a member's files, over all fabric routes to it.
+func (m *Models) client(id launcher.NodeID) *http.Client {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.clients[id] == nil {
+		m.clients[id] = relay.NewClient(func(ctx context.Context, k int) (net.Conn, error) {
+			return m.cfg.Dial.DialFabric(ctx, string(id), dial.Bulk, k)
+		})
+	}
+	return m.clients[id]
+}

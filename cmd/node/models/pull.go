@@ -1,0 +1,429 @@
+package models
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/hub"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	// askWithin bounds one node's answer to an order.
+	askWithin = 10 * time.Second
+	// awayFor is how long a node that does not answer is waited for once all others have ended.
+	awayFor = 30 * time.Second
+)
+
+// pull finds out what is to be fetched, gives each node its order, and tells how far they are. They go on without it.
+func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullRequest, send func(wire.ModelProgress) error) error {
+	repo, err := r.Cached()
+	if err == nil {
+		err = r.ID.Validate()
+	}
+	if err == nil && (r.Limit < 0 || r.Nodes < 0) {
+		err = fmt.Errorf("limit %d, nodes %d: %w: want 0 or more", r.Limit, r.Nodes, launcher.ErrInvalid)
+	}
+	if err != nil {
+		return err
+	}
+	st, err := m.cfg.Everyone.Status(ctx, c, wire.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	have, err := wire.Models.Ask(ctx, m.cfg.Everyone, c, wire.ModelsRequest{ModelRepo: r.ModelRepo}, m.list)
+	if err != nil {
+		return err
+	}
+	found, err := m.resolve(ctx, c, r, repo, have)
+	if err != nil {
+		return fmt.Errorf("pull %s: %w", r.Name, err)
+	}
+	to, out, err := choose(st.Nodes, r, m.cfg.Self, found.held(have))
+	if err != nil {
+		return fmt.Errorf("pull %s: %w", r.Name, err)
+	}
+	nodes := inOrder(to, m.cfg.Self, found.held(have))
+	order := wire.ModelOrder{ID: r.ID, User: c.User.Name, Manifest: found.manifest, Outside: found.offline == "",
+		Token: r.Token, Limit: r.Limit}
+	for _, n := range have { // who has all of it, and needs none, comes before all
+		if found.whole(n) && !slices.ContainsFunc(nodes, func(to wire.NodeStatus) bool { return to.ID == n.ID }) {
+			order.Chain = append(order.Chain, n.ID)
+		}
+	}
+	for _, n := range nodes {
+		order.Chain = append(order.Chain, n.ID)
+	}
+	for _, try := range []bool{true, false} {
+		if err := m.give(ctx, c, nodes, wire.NodeModelRequest{Order: order, Try: try}); err != nil {
+			return fmt.Errorf("pull %s: %w", r.Name, err)
+		}
+	}
+	plan := found.plan()
+	for _, n := range nodes {
+		plan.Hosts = append(plan.Hosts, n.Host)
+	}
+	if err := send(wire.ModelProgress{Plan: plan}); err != nil {
+		return err
+	}
+	for _, n := range out {
+		p := wire.ModelProgress{Host: n.Host, State: wire.ModelAway, Error: "it is away, and was given no order"}
+		if err := send(p); err != nil {
+			return err
+		}
+	}
+	return m.watchAll(ctx, nodes, wire.NodeModelWatch{ID: r.ID, Repo: found.manifest.Repo, Commit: found.manifest.Commit}, send)
+}
+
+// finding is what is to be fetched.
+type finding struct {
+	manifest modelcache.Manifest
+	why      map[string]int // left out, by the reason
+	offline  string         // why the Hub was not asked
+}
+
+func (f finding) plan() *wire.ModelPlan {
+	return &wire.ModelPlan{Repo: f.manifest.Repo, Commit: f.manifest.Commit, Files: len(f.manifest.Files),
+		Bytes: f.manifest.Bytes(), Left: f.why, Offline: f.offline}
+}
+
+// held is how much of it each node has.
+func (f finding) held(nodes []wire.NodeModels) map[launcher.NodeID]int64 {
+	out := map[launcher.NodeID]int64{}
+	for _, n := range nodes {
+		if c := commitOf(n, func(c modelcache.Commit) bool { return c.Commit == f.manifest.Commit }); c != nil {
+			out[n.ID] = c.Have
+		}
+	}
+	return out
+}
+
+// whole tells whether a node has nothing left to fetch.
+func (f finding) whole(n wire.NodeModels) bool {
+	c := commitOf(n, func(c modelcache.Commit) bool { return c.Commit == f.manifest.Commit })
+	return c != nil && c.Whole() && c.Files >= len(f.manifest.Files)
+}
+
+func commitOf(n wire.NodeModels, is func(modelcache.Commit) bool) *modelcache.Commit {
+	for _, h := range n.Held {
+		for i := range h.Commits {
+			if is(h.Commits[i]) {
+				return &h.Commits[i]
+			}
+		}
+	}
+	return nil
+}
+
+// resolve asks the Hub; where that cannot be reached, or has no such repository, what members have counts.
+func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullRequest, repo modelcache.Repo,
+	have []wire.NodeModels) (finding, error) {
+	client, err := m.hub(r.ID, c.User.Name, r.Token, 2)
+	if err != nil {
+		return finding{}, err
+	}
+	rev, err := client.Resolve(ctx, repo.Name, hub.Type(repo.Type), r.Revision)
+	switch {
+	case errors.Is(err, hub.ErrOffline), errors.Is(err, hub.ErrNoRepo), errors.Is(err, hub.ErrStalled):
+		return m.among(ctx, r, repo, have, err)
+	case errors.Is(err, hub.ErrGated), errors.Is(err, hub.ErrToken):
+		return finding{}, fmt.Errorf("%w: %w", wire.ErrDenied, err)
+	case errors.Is(err, hub.ErrNoRevision):
+		return finding{}, fmt.Errorf("%w: %w", wire.ErrNoModel, err)
+	case err != nil:
+		return finding{}, err
+	case rev.Restricted && c.User.UID != 0:
+		return finding{}, fmt.Errorf("%w: it is gated or private, and every user of the machines would be able to read "+
+			"it: root may decide that (sudo)", wire.ErrDenied)
+	}
+	take, left := hub.Choice{Include: r.Include, Exclude: r.Exclude}.Choose(rev.Files)
+	f := finding{why: map[string]int{}, manifest: modelcache.Manifest{Repo: repo, Commit: rev.Commit}}
+	if rev.Asked != rev.Commit {
+		f.manifest.Ref = cmp.Or(rev.Asked, "main")
+	}
+	for _, x := range take {
+		f.manifest.Files = append(f.manifest.Files, modelcache.File(x))
+	}
+	for _, x := range left {
+		f.manifest.Left = append(f.manifest.Left, modelcache.File(x.File))
+		f.why[x.Why]++
+	}
+	if len(take) == 0 {
+		return f, fmt.Errorf("%w: none of its %d files is wanted: --include and --exclude say which are",
+			launcher.ErrInvalid, len(left))
+	}
+	return f, f.manifest.Check()
+}
+
+// among finds the commit among members: one that has it whole says which files it has.
+func (m *Models) among(ctx context.Context, r wire.ModelPullRequest, repo modelcache.Repo, have []wire.NodeModels,
+	why error) (finding, error) {
+	ref := cmp.Or(r.Revision, "main")
+	for _, n := range have {
+		c := commitOf(n, func(c modelcache.Commit) bool {
+			return c.Whole() && (c.Commit == ref || slices.Contains(c.Refs, ref))
+		})
+		if c == nil {
+			continue
+		}
+		ask := wire.NodeModelWatch{ID: r.ID, Repo: repo, Commit: c.Commit}
+		x, err := m.manifestOf(ctx, n.ID, ask)
+		if err != nil {
+			why = errors.Join(why, fmt.Errorf("%s has it: %w", n.Host, err))
+			continue
+		}
+		if err := errors.Join(x.Check(), sameCommit(x, ask)); err != nil {
+			return finding{}, err
+		}
+		if x.Ref = ref; ref == c.Commit {
+			x.Ref = ""
+		}
+		return finding{manifest: x, offline: why.Error()}, nil
+	}
+	return finding{}, fmt.Errorf("%w: no machine has it whole, and: %w", wire.ErrNoModel, why)
+}
+
+func sameCommit(x modelcache.Manifest, asked wire.NodeModelWatch) error {
+	if x.Repo != asked.Repo || x.Commit != asked.Commit {
+		return fmt.Errorf("%w: a member tells of %s@%s", launcher.ErrInvalid, x.Repo, x.Commit)
+	}
+	return nil
+}
+
+func (m *Models) manifestOf(ctx context.Context, id launcher.NodeID, r wire.NodeModelWatch) (modelcache.Manifest, error) {
+	if id == m.cfg.Self {
+		return m.manifest(ctx, wire.Caller{Node: m.cfg.Self}, r)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	return wire.NodeModelManifest.Call(ctx, m.cfg.Dial.Client(id), r)
+}
+
+// choose gives the nodes that are to have it, and those that would be, but are away.
+func choose(nodes []wire.NodeStatus, r wire.ModelPullRequest, self launcher.NodeID,
+	have map[launcher.NodeID]int64) (to, away []wire.NodeStatus, err error) {
+	isAway := func(n wire.NodeStatus) bool { return n.State == "away" || n.State == "joined" }
+	switch {
+	case len(r.On) > 0:
+		return named(nodes, r.On, isAway)
+	case r.All:
+		for _, n := range nodes {
+			switch {
+			case n.Witness:
+			case isAway(n):
+				away = append(away, n)
+			default:
+				to = append(to, n)
+			}
+		}
+	case r.Nodes > 0:
+		for _, n := range nodes {
+			if !n.Witness && !isAway(n) {
+				to = append(to, n)
+			}
+		}
+		slices.SortStableFunc(to, func(a, b wire.NodeStatus) int {
+			return cmp.Or(cmp.Compare(have[b.ID], have[a.ID]), cmp.Compare(first(b.ID == self), first(a.ID == self)))
+		})
+		if len(to) < r.Nodes {
+			return nil, nil, fmt.Errorf("--nodes %d: %w: %d answer", r.Nodes, rendezvous.ErrCannotPlace, len(to))
+		}
+		to = to[:r.Nodes]
+	default:
+		for _, n := range nodes {
+			if n.ID == self {
+				to = append(to, n)
+			}
+		}
+	}
+	if len(to) == 0 {
+		return nil, nil, fmt.Errorf("%w: no machine is there for it", rendezvous.ErrCannotPlace)
+	}
+	return to, away, nil
+}
+
+func first(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// named gives nodes by their hosts; all must be there.
+func named(nodes []wire.NodeStatus, hosts []string, isAway func(wire.NodeStatus) bool) (to, _ []wire.NodeStatus, err error) {
+	for _, host := range hosts {
+		i := slices.IndexFunc(nodes, func(n wire.NodeStatus) bool { return n.Host == host })
+		switch {
+		case i < 0:
+			return nil, nil, fmt.Errorf("--on %s: %w: `sparkrun status` lists them", host, rendezvous.ErrNoNode)
+		case isAway(nodes[i]):
+			return nil, nil, fmt.Errorf("--on %s: %w: it is away", host, wire.ErrConflict)
+		case !slices.ContainsFunc(to, func(n wire.NodeStatus) bool { return n.Host == host }):
+			to = append(to, nodes[i])
+		}
+	}
+	return to, nil, nil
+}
+
+// inOrder is the chain: first who has most of it, else the caller's own node, then each time one that a cable joins
+// to the last, where there is one.
+func inOrder(nodes []wire.NodeStatus, self launcher.NodeID, have map[launcher.NodeID]int64) []wire.NodeStatus {
+	rest := slices.Clone(nodes)
+	slices.SortStableFunc(rest, func(a, b wire.NodeStatus) int {
+		return cmp.Or(cmp.Compare(have[b.ID], have[a.ID]), cmp.Compare(first(b.ID == self), first(a.ID == self)))
+	})
+	var out []wire.NodeStatus
+	for len(rest) > 0 {
+		next := 0
+		if len(out) > 0 {
+			last := out[len(out)-1]
+			next = max(0, slices.IndexFunc(rest, func(n wire.NodeStatus) bool { return cabled(last, n) || cabled(n, last) }))
+		}
+		out = append(out, rest[next])
+		rest = slices.Delete(rest, next, next+1)
+	}
+	return out
+}
+
+// cabled tells whether a sees b at the other end of a cable.
+func cabled(a, b wire.NodeStatus) bool {
+	return a.Inventory.Cabling != nil && slices.ContainsFunc(a.Inventory.Cabling.Sightings,
+		func(s envgen.Sighting) bool { return s.Peer.Node == string(b.ID) && !s.Clone })
+}
+
+// give gives all nodes the order. What any refuses is said of each that does.
+func (m *Models) give(ctx context.Context, c wire.Caller, nodes []wire.NodeStatus, r wire.NodeModelRequest) error {
+	errs := make([]error, len(nodes))
+	var given sync.WaitGroup
+	for i, n := range nodes {
+		given.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, askWithin)
+			defer cancel()
+			var err error
+			if n.ID == m.cfg.Self {
+				_, err = m.take(ctx, c, r)
+			} else {
+				err = wire.NodeModel.Call(ctx, m.cfg.Dial.Client(n.ID), r)
+			}
+			if err != nil {
+				errs[i] = fmt.Errorf("%s: %w", n.Host, err)
+			}
+		})
+	}
+	given.Wait()
+	refused := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(refused) == 0 {
+		return nil
+	}
+	texts := make([]string, len(refused))
+	for i, err := range refused {
+		texts[i] = err.Error()
+	}
+	if r.Try {
+		return fmt.Errorf("%s; nothing was begun: %w", strings.Join(texts, "; "), code(refused[0]))
+	}
+	return fmt.Errorf("%s: %w", strings.Join(texts, "; "), code(refused[0]))
+}
+
+// code is the sentinel that an error carries across the wire.
+func code(err error) error {
+	for _, is := range []error{launcher.ErrInvalid, wire.ErrUnreachable, wire.ErrOlder} {
+		if errors.Is(err, is) {
+			return is
+		}
+	}
+	return wire.ErrConflict
+}
+
+// watchAll tells of all nodes until each has ended, or is away for long while all others have.
+func (m *Models) watchAll(ctx context.Context, nodes []wire.NodeStatus, w wire.NodeModelWatch,
+	send func(wire.ModelProgress) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	news := make(chan wire.ModelProgress)
+	var watching sync.WaitGroup
+	for _, n := range nodes {
+		watching.Go(func() { m.watch(ctx, n, w, news) })
+	}
+	defer watching.Wait()
+	defer cancel()
+	last := map[string]wire.ModelProgress{}
+	var silent *time.Timer // while all that have not ended are away
+	var over <-chan time.Time
+	for {
+		select {
+		case p := <-news:
+			last[p.Host] = p
+			if err := send(p); err != nil {
+				return err
+			}
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		ended, away := 0, 0
+		for _, p := range last {
+			switch {
+			case p.Ended():
+				ended++
+			case p.State == wire.ModelAway:
+				away++
+			}
+		}
+		switch {
+		case ended == len(nodes):
+			return nil
+		case ended+away < len(nodes):
+			if silent != nil {
+				silent.Stop()
+			}
+			silent, over = nil, nil
+		case silent == nil:
+			silent = time.NewTimer(awayFor)
+			defer silent.Stop()
+			over = silent.C
+		}
+	}
+}
+
+// watch follows one node; where it does not answer it is asked again.
+func (m *Models) watch(ctx context.Context, n wire.NodeStatus, w wire.NodeModelWatch, news chan<- wire.ModelProgress) {
+	var last wire.ModelProgress
+	tell := func(p wire.ModelProgress) error {
+		p.Host, last = n.Host, p
+		select {
+		case news <- p:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for {
+		var err error
+		if n.ID == m.cfg.Self {
+			err = m.progress(ctx, wire.Caller{Node: m.cfg.Self}, w, tell)
+		} else {
+			err = wire.NodeModelProgress.Call(ctx, m.cfg.Dial.Client(n.ID), w, tell)
+		}
+		if ctx.Err() != nil || last.Ended() {
+			return
+		}
+		away := wire.ModelProgress{State: wire.ModelAway, Have: last.Have, Bytes: last.Bytes}
+		if err != nil {
+			away.Error = err.Error()
+		}
+		if last.State != wire.ModelAway && tell(away) != nil || sleep(ctx, time.Second) != nil {
+			return
+		}
+	}
+}
