@@ -77,6 +77,7 @@ func nouns(a *app.App) help.Nouns {
 		{Title: "Jobs", Commands: []*cobra.Command{
 			newLaunchCommands(a, launch.Run), model.NewRunCmd(a, launch.Run), job.NewPsCmd(a), job.NewLogsCmd(a),
 			job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), model.NewRecipeCmd(a),
+			model.NewModelCmd(a),
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
 			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), cluster.NewStatusCmd(a),

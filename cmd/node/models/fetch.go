@@ -131,6 +131,11 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	m.cfg.Logger.Info("model pulled", "model", x.Repo.Name, "commit", x.Commit, "bytes", x.Bytes(),
 		"took", time.Since(began).Round(time.Millisecond))
 	p.update(func() { p.state, p.dir = wire.ModelDone, dir })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pulls[p.key()] == p { // the cache tells from now on
+		delete(m.pulls, p.key())
+	}
 }
 
 var errGivenUp = errors.New("it was given up: it is being removed")

@@ -133,6 +133,10 @@ func (m *Models) readOrders() error {
 			continue
 		}
 		p := newPull(o)
+		if !slices.Contains(o.Chain, m.cfg.Self) { // of a cluster that this machine was in before
+			m.dropOrder(o)
+			continue
+		}
 		m.pulls[p.key()], m.resumed = p, append(m.resumed, p)
 	}
 	return nil

@@ -137,7 +137,8 @@ func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullReq
 	case errors.Is(err, hub.ErrOffline), errors.Is(err, hub.ErrNoRepo), errors.Is(err, hub.ErrStalled):
 		return m.among(ctx, r, repo, have, err)
 	case errors.Is(err, hub.ErrGated), errors.Is(err, hub.ErrToken):
-		return finding{}, fmt.Errorf("%w: %w", wire.ErrDenied, err)
+		return finding{}, fmt.Errorf("%w: %w: --secret HF_TOKEN gives this shell's, --secret HF_TOKEN=FILE a file's",
+			wire.ErrDenied, err)
 	case errors.Is(err, hub.ErrNoRevision):
 		return finding{}, fmt.Errorf("%w: %w", wire.ErrNoModel, err)
 	case err != nil:

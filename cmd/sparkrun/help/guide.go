@@ -54,6 +54,7 @@ var chapters = map[string][]string{
 	"sparkrun nccl-test":        {"nccl"},
 	"sparkrun run":              {"recipes", "serving"},
 	"sparkrun recipe":           {"recipes"},
+	"sparkrun model":            {"models", "serving"},
 	"sparkrun attach":           {"jobs"},
 	"sparkrun exec":             {"jobs"},
 	"sparkrun logs":             {"jobs"},

@@ -17,19 +17,25 @@ func readSecrets(spec *launcher.Spec, wanted []string, getenv func(string) (stri
 	var out []wire.Plain
 	size := 0
 	for _, text := range wanted {
-		name, path, fromFile := strings.Cut(text, "=")
-		value, err := readSecret(name, path, fromFile, getenv)
+		secret, err := ReadSecret(text, getenv)
 		if err != nil {
 			return nil, err
 		}
-		if size += len(value); size > launcher.MaxSecretBytes {
-			return nil, fmt.Errorf("--secret %s: %w: with it they take %d bytes, at most %d", name,
+		if size += len(secret.Value); size > launcher.MaxSecretBytes {
+			return nil, fmt.Errorf("--secret %s: %w: with it they take %d bytes, at most %d", secret.Name,
 				launcher.ErrInvalid, size, launcher.MaxSecretBytes)
 		}
-		spec.Secrets = append(spec.Secrets, launcher.SealedSecret{Name: name})
-		out = append(out, wire.Plain{Name: name, Value: value})
+		spec.Secrets = append(spec.Secrets, launcher.SealedSecret{Name: secret.Name})
+		out = append(out, secret)
 	}
 	return out, spec.Validate()
+}
+
+// ReadSecret reads one: NAME, a variable, or NAME=FILE.
+func ReadSecret(text string, getenv func(string) (string, bool)) (wire.Plain, error) {
+	name, path, fromFile := strings.Cut(text, "=")
+	value, err := readSecret(name, path, fromFile, getenv)
+	return wire.Plain{Name: name, Value: value}, err
 }
 
 func readSecret(name, path string, fromFile bool, getenv func(string) (string, bool)) ([]byte, error) {
