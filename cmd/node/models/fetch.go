@@ -24,7 +24,8 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 		return wire.Empty{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
 	}
 	if !slices.Contains(o.Chain, m.cfg.Self) {
-		return wire.Empty{}, fmt.Errorf("pull %s: %w: %s is not in the chain", o.Manifest.Repo, launcher.ErrInvalid, m.cfg.Host)
+		return wire.Empty{}, fmt.Errorf("pull %s: %w: %s is not in the chain", o.Manifest.Repo, launcher.ErrInvalid,
+			m.cfg.Host)
 	}
 	if before, err := m.cache.Manifest(o.Manifest.Repo, o.Manifest.Commit); err == nil {
 		o.Manifest = joined(o.Manifest, before)
@@ -189,7 +190,8 @@ func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 }
 
 // chain are the nodes for one file, without those that are silent.
-func (m *Models) chain(o wire.ModelOrder, r modelcache.Repo, f modelcache.File, on map[launcher.NodeID]*presence) (c chain) {
+func (m *Models) chain(o wire.ModelOrder, r modelcache.Repo, f modelcache.File,
+	on map[launcher.NodeID]*presence) (c chain) {
 	for _, id := range o.Chain {
 		if id == m.cfg.Self {
 			c.self = len(c.members)
@@ -248,7 +250,8 @@ func (m *Models) hub(id launcher.JobID, user string, token *launcher.SealedSecre
 }
 
 // file fetches one.
-func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, outside openOutside, limit *relay.Limit) error {
+func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, outside openOutside,
+	limit *relay.Limit) error {
 	repo := p.order.Manifest.Repo
 	part, err := m.begin(ctx, p, f)
 	if err != nil || part == nil {
@@ -319,7 +322,8 @@ func (m *Models) event(p *pull, f modelcache.File, e relay.Event) {
 }
 
 // progress follows an order until it is done or failed.
-func (m *Models) progress(ctx context.Context, _ wire.Caller, r wire.NodeModelWatch, send func(wire.ModelProgress) error) error {
+func (m *Models) progress(ctx context.Context, _ wire.Caller, r wire.NodeModelWatch,
+	send func(wire.ModelProgress) error) error {
 	m.mu.Lock()
 	p := m.pulls[repoKey(r.Repo, r.Commit)]
 	m.mu.Unlock()

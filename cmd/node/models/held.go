@@ -55,8 +55,9 @@ func (m *Models) find(key string) (relay.Source, error) {
 		return nil, err
 	}
 	h := &heldFile{repo: repo, blob: blob, used: time.Now()}
-	if h.Held, err = relay.Hold(relay.Config{Size: file.Size, SHA256: file.SHA256, GitSHA1: file.GitOID, Part: blobPart{blob},
-		Kept: keptOf(blob)}); err != nil {
+	h.Held, err = relay.Hold(relay.Config{Size: file.Size, SHA256: file.SHA256, GitSHA1: file.GitOID,
+		Part: blobPart{blob}, Kept: keptOf(blob)})
+	if err != nil {
 		blob.Close()
 		return nil, err
 	}

@@ -123,7 +123,8 @@ func (m *Models) having(ctx context.Context, c wire.Caller, r wire.ModelRequest)
 }
 
 // verify has all nodes that have it read it.
-func (m *Models) verify(ctx context.Context, c wire.Caller, r wire.ModelRequest, send func(wire.ModelVerdict) error) error {
+func (m *Models) verify(ctx context.Context, c wire.Caller, r wire.ModelRequest,
+	send func(wire.ModelVerdict) error) error {
 	nodes, err := m.having(ctx, c, r)
 	if err != nil {
 		return err
@@ -162,7 +163,8 @@ func (m *Models) verify(ctx context.Context, c wire.Caller, r wire.ModelRequest,
 // verdictEvery is how often the bytes read are told.
 const verdictEvery = 500 * time.Millisecond
 
-func (m *Models) nodeVerify(ctx context.Context, _ wire.Caller, r wire.ModelRequest, send func(wire.ModelVerdict) error) error {
+func (m *Models) nodeVerify(ctx context.Context, _ wire.Caller, r wire.ModelRequest,
+	send func(wire.ModelVerdict) error) error {
 	repo, err := r.Cached()
 	if err != nil {
 		return err
@@ -235,7 +237,8 @@ func (m *Models) remove(ctx context.Context, c wire.Caller, r wire.ModelRemoveRe
 const removeWithin = time.Minute
 
 // nodeRemove gives up the pull of it that is under way, if any, and removes it.
-func (m *Models) nodeRemove(ctx context.Context, _ wire.Caller, r wire.ModelRemoveRequest) (wire.NodeModelRemoved, error) {
+func (m *Models) nodeRemove(ctx context.Context, _ wire.Caller,
+	r wire.ModelRemoveRequest) (wire.NodeModelRemoved, error) {
 	res := wire.NodeModelRemoved{Host: m.cfg.Host}
 	repo, err := r.Cached()
 	if err != nil {
@@ -261,7 +264,8 @@ func (m *Models) nodeRemove(ctx context.Context, _ wire.Caller, r wire.ModelRemo
 	}
 	if err != nil {
 		if errors.Is(err, modelcache.ErrInUse) {
-			err = fmt.Errorf("%w: %w: a job uses it, or a machine takes it from here: `sparkrun ps` shows jobs", wire.ErrConflict, err)
+			err = fmt.Errorf("%w: %w: a job uses it, or a machine takes it from here: `sparkrun ps` shows jobs",
+				wire.ErrConflict, err)
 		}
 		return res, err
 	}

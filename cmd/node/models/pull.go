@@ -26,7 +26,8 @@ const (
 )
 
 // pull finds out what is to be fetched, gives each node its order, and tells how far they are. They go on without it.
-func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullRequest, send func(wire.ModelProgress) error) error {
+func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullRequest,
+	send func(wire.ModelProgress) error) error {
 	repo, err := r.Cached()
 	if err == nil {
 		err = r.ID.Validate()
@@ -82,7 +83,8 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 			return err
 		}
 	}
-	return m.watchAll(ctx, nodes, wire.NodeModelWatch{ID: r.ID, Repo: found.manifest.Repo, Commit: found.manifest.Commit}, send)
+	what := wire.NodeModelWatch{ID: r.ID, Repo: repo, Commit: found.manifest.Commit}
+	return m.watchAll(ctx, nodes, what, send)
 }
 
 // finding is what is to be fetched.
@@ -201,7 +203,8 @@ func sameCommit(x modelcache.Manifest, asked wire.NodeModelWatch) error {
 	return nil
 }
 
-func (m *Models) manifestOf(ctx context.Context, id launcher.NodeID, r wire.NodeModelWatch) (modelcache.Manifest, error) {
+func (m *Models) manifestOf(ctx context.Context, id launcher.NodeID,
+	r wire.NodeModelWatch) (modelcache.Manifest, error) {
 	if id == m.cfg.Self {
 		return m.manifest(ctx, wire.Caller{Node: m.cfg.Self}, r)
 	}
@@ -261,7 +264,8 @@ func first(is bool) int {
 }
 
 // named gives nodes by their hosts; all must be there.
-func named(nodes []wire.NodeStatus, hosts []string, isAway func(wire.NodeStatus) bool) (to, _ []wire.NodeStatus, err error) {
+func named(nodes []wire.NodeStatus, hosts []string,
+	isAway func(wire.NodeStatus) bool) (to, _ []wire.NodeStatus, err error) {
 	for _, host := range hosts {
 		i := slices.IndexFunc(nodes, func(n wire.NodeStatus) bool { return n.Host == host })
 		switch {

@@ -96,7 +96,7 @@ func sayVerdict(a *app.App, name string, v wire.ModelVerdict) {
 		a.Say(fmt.Sprintf("%s: %s of %s: %s", v.Host, bad.Path, short(bad.Commit), bad.Why))
 	}
 	if len(v.Bad) > 0 {
-		a.Say(fmt.Sprintf("%s: `sudo sparkrun model rm %[2]s --on %[1]s`, then `sparkrun model pull %[2]s --on %[1]s` brings it anew",
-			v.Host, name))
+		a.Say(fmt.Sprintf("%s: `sudo sparkrun model rm %[2]s --on %[1]s`, then `sparkrun model pull %[2]s --on %[1]s` "+
+			"brings it anew", v.Host, name))
 	}
 }

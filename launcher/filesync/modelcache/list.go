@@ -364,8 +364,8 @@ func (c *Cache) Remove(r Repo, commit string) error {
 	}
 	for _, f := range gone {
 		if etag := f.ETag(); etag != "" && !kept[etag] {
-			for _, p := range []string{"blobs/" + etag, ours + "/" + etag + ".part", ours + "/" + etag + ".json", ours + "/" + etag + ".next",
-				ours + "/" + etag + ".sums"} {
+			for _, p := range []string{"blobs/" + etag, ours + "/" + etag + ".part", ours + "/" + etag + ".json",
+				ours + "/" + etag + ".next", ours + "/" + etag + ".sums"} {
 				if err := c.root.Remove(path.Join(r.dir(), p)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					return wrap(err)
 				}
