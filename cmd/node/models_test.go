@@ -267,6 +267,28 @@ func TestModelOrderOutlivesItsAgent(t *testing.T) {
 	}
 }
 
+// The node that reads from outside dies, and stays away: the one behind it goes on from what it has. When the dead one
+// is back, it has the rest from there.
+func TestModelReaderOfTheOutsideDies(t *testing.T) {
+	t.Parallel()
+	c, s := withHub(t, 3)
+	s.Rate = 8 << 20
+	r := pullOf(tiny)
+	r.All, r.On = false, []string{"spark2", "spark3"}
+	p := c.hosts[0].pull(r)
+	c.hosts[0].eventually("the second has a chunk", func() bool { return p.of("spark3").Have >= chunkBytes })
+	c.hosts[1].crash()
+	c.hosts[0].eventually("the second is whole, and the first is said to be away", func() bool {
+		return p.of("spark3").State == wire.ModelDone && p.of("spark2").State == wire.ModelAway
+	})
+	sent := s.Sent()
+	c.hosts[1].start()
+	p.whole(t, c.hosts[1:]...)
+	if s.Sent() != sent {
+		t.Errorf("%d bytes from outside, though a member had them", s.Sent()-sent)
+	}
+}
+
 // A member whose disk has spoilt a file is left and named; the file comes from elsewhere, and is right. Verify finds it.
 func TestModelWrongBytesOfAMember(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,90 @@
+package models
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// opened is the part of a node with nobody around.
+func opened(t *testing.T, cfg Config) *Models {
+	t.Helper()
+	cfg.Self, cfg.Host, cfg.Logger = "self", "spark1", slog.New(slog.DiscardHandler)
+	m, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+func orderOf(paths ...string) wire.ModelOrder {
+	o := wire.ModelOrder{ID: launcher.NewJobID(), Chain: []launcher.NodeID{"self"}, Manifest: modelcache.Manifest{
+		Repo: modelcache.Repo{Type: modelcache.Model, Name: "org/m"}, Commit: strings.Repeat("a", 40)}}
+	for _, p := range paths {
+		o.Manifest.Files = append(o.Manifest.Files, modelcache.File{Path: p, Size: 1 << 20, SHA256: strings.Repeat("b", 64)})
+	}
+	return o
+}
+
+// What does not fit, is not for this node, or would lead out of the cache is refused before anything is kept.
+func TestOrdersAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	m := opened(t, Config{Dir: dir + "/models", Orders: dir + "/orders", Reserve: func(total int64) int64 { return total }})
+	other, outside := orderOf("a"), orderOf("../a")
+	other.Chain = []launcher.NodeID{"another"}
+	for what, tt := range map[string]struct {
+		o    wire.ModelOrder
+		want error
+	}{
+		"no room":       {orderOf("a"), modelcache.ErrRoom},
+		"another's":     {other, launcher.ErrInvalid},
+		"leads outside": {outside, launcher.ErrInvalid},
+	} {
+		if _, err := m.take(t.Context(), wire.Caller{}, wire.NodeModelRequest{Order: tt.o}); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if kept, _ := os.ReadDir(dir + "/orders"); len(kept) > 0 {
+		t.Errorf("kept: %v", kept)
+	}
+}
+
+// The next agent takes up what was kept; not what it cannot read, and not what a cluster of before had ordered. A pull
+// of other files of the same commit waits.
+func TestOrdersAreTakenUp(t *testing.T) {
+	dir := t.TempDir()
+	cfg := Config{Dir: dir + "/models", Orders: dir + "/orders"}
+	m := opened(t, cfg)
+	mine, before := orderOf("a"), orderOf("b")
+	before.Chain, before.Manifest.Commit = []launcher.NodeID{"former"}, strings.Repeat("c", 40)
+	for _, o := range []wire.ModelOrder{mine, before} {
+		if err := m.keepOrder(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(cfg.Orders, "half"+orderExt), []byte(`{"id": "ab`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := opened(t, cfg)
+	if len(next.resumed) != 1 || next.resumed[0].order.ID != mine.ID {
+		t.Errorf("taken up: %+v", next.resumed)
+	}
+	if _, err := os.Stat(m.orderFile(before)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the order of a former cluster: %v", err)
+	}
+	again := orderOf("a")
+	if _, err := next.take(t.Context(), wire.Caller{}, wire.NodeModelRequest{Order: again}); err != nil {
+		t.Errorf("the same pull again: %v", err)
+	}
+	if _, err := next.take(t.Context(), wire.Caller{}, wire.NodeModelRequest{Order: orderOf("other")}); !errors.Is(err, wire.ErrConflict) {
+		t.Errorf("another pull of it: %v", err)
+	}
+}

@@ -1,0 +1,54 @@
+package model
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// On a terminal each machine has a line, which is drawn over: bytes, rate, time left, source.
+func TestPullViewOnATerminal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		v := &pullView{app: &app.App{Err: &out, Columns: func() int { return 60 }}, live: true,
+			told: map[string]wire.ModelProgress{}, rates: map[string]*rate{}}
+		take := func(p wire.ModelProgress) string {
+			t.Helper()
+			out.Reset()
+			if err := v.take(p); err != nil {
+				t.Fatal(err)
+			}
+			return out.String()
+		}
+		take(wire.ModelProgress{Plan: &wire.ModelPlan{Repo: modelcache.Repo{Name: "org/m"}, Commit: "aaaaaaaaaaaa",
+			Hosts: []string{"spark1", "spark2"}}})
+		at := func(host string, have int64, from string) wire.ModelProgress {
+			return wire.ModelProgress{Host: host, State: wire.ModelFetches, Have: have, Bytes: 10 << 30, From: from}
+		}
+		take(at("spark1", 0, "outside"))
+		take(at("spark2", 0, "spark1"))
+		time.Sleep(2 * time.Second)
+		want := "\x1b[2A\x1b[Jspark1: 2 GiB of 10 GiB  1 GiB/s  8s left  from outside\nspark2: 0 B of 10 GiB  from spark1\n"
+		if got := take(at("spark1", 2<<30, "outside")); got != want {
+			t.Errorf("drawn %q, want %q", got, want)
+		}
+		done := at("spark1", 10<<30, "outside")
+		done.State, done.Dir = wire.ModelDone, "/a/folder"
+		if got := take(done); strings.Count(got, "\n") != 2 || !strings.Contains(got, "spark1: whole: /a/folder\n") {
+			t.Errorf("when one is done: %q", got)
+		}
+		v.plan.Hosts = []string{strings.Repeat("s", 70), "spark2"}
+		long := at(v.plan.Hosts[0], 0, "spark1")
+		for line := range strings.Lines(take(long)) {
+			if n := len(strings.TrimPrefix(line, "\x1b[1A\x1b[J")); n > 60 {
+				t.Errorf("a line of %d columns would be drawn over wrongly: %q", n, line)
+			}
+		}
+	})
+}
