@@ -429,7 +429,10 @@ func (p *Part) save() error {
 	return nil
 }
 
-// dropCache gives back the memory of what has been written or read: a GPU here shares it.
+// dropCache gives back the memory of what has been written or read: a GPU here shares it. Another goroutine may close the
+// file meanwhile.
 func dropCache(f *os.File, from, length int64) {
-	_ = unix.Fadvise(int(f.Fd()), from, length, unix.FADV_DONTNEED) // a hint
+	if c, err := f.SyscallConn(); err == nil {
+		_ = c.Control(func(fd uintptr) { _ = unix.Fadvise(int(fd), from, length, unix.FADV_DONTNEED) }) // a hint
+	}
 }
