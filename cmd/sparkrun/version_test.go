@@ -2,11 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -74,31 +69,7 @@ func TestVersionCluster(t *testing.T) {
 	}
 }
 
-// What packages allocate before main is work at each command that is typed. Bytes are counted, for no clock tells the
-// same twice. Half of them are distribution/reference's expressions, which read image names as docker does.
+// Half of this is distribution/reference's expressions, which read image names as docker does.
 func TestStartsWithLittleWork(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "sparkrun")
-	build := exec.Command("go", "build", "-o", program, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	start := exec.Command(program, "version")
-	start.Env = []string{"GODEBUG=inittrace=1"}
-	out, err := start.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	packages, bytes := 0, 0
-	for _, m := range regexp.MustCompile(`(?m)^init (\S+) .* (\d+) bytes`).FindAllStringSubmatch(string(out), -1) {
-		n, err := strconv.Atoi(m[2])
-		if err != nil {
-			t.Fatal(err)
-		}
-		packages, bytes = packages+1, bytes+n
-	}
-	const most = 850_000 // 782,456 on the day that this was written
-	if packages < 100 || bytes > most {
-		t.Errorf("%d packages allocate %d bytes before main, want at most %d:\n%s", packages, bytes, most, out)
-	}
+	apptest.Startup(t, 850_000, "version") // 782,456 on the day that this was written
 }
