@@ -1,19 +1,15 @@
 package main
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 )
 
-// mayLink are the beginnings of the packages that the shim has beside the standard
-// library's and ours. D-Bus is for its scope; its own start costs 10 µs.
-var mayLink = []string{"golang.org/x/sys/unix", "github.com/godbus/dbus/", "github.com/coreos/go-systemd/v22/dbus",
-	"github.com/spf13/pflag"}
+// mayLink are the packages that the shim has beside the standard library's and ours.
+var mayLink = []string{"golang.org/x/sys/unix", "github.com/spf13/pflag"}
 
 // mayNotLink are packages of the standard library that bring much along.
 var mayNotLink = []string{"net/http", "crypto/tls", "crypto/x509", "html/template", "text/template"}
@@ -47,31 +43,6 @@ next:
 	}
 }
 
-// What packages allocate before main is work at each start of a rank's shim. Bytes are
-// counted, for no clock tells the same twice.
 func TestStartsWithLittleWork(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "shim")
-	build := exec.Command("go", "build", "-o", program, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	start := exec.Command(program, "shim", "@try")
-	start.Env = []string{"GODEBUG=inittrace=1"}
-	out, err := start.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	packages, bytes := 0, 0
-	for _, m := range regexp.MustCompile(`(?m)^init (\S+) .* (\d+) bytes`).FindAllStringSubmatch(string(out), -1) {
-		n, err := strconv.Atoi(m[2])
-		if err != nil {
-			t.Fatal(err)
-		}
-		packages, bytes = packages+1, bytes+n
-	}
-	const most = 64 << 10 // 38,520 on the day that this was written; `sparkrun shim` had 788,328
-	if packages < 10 || bytes > most {
-		t.Errorf("%d packages allocate %d bytes before main, want at most %d:\n%s", packages, bytes, most, out)
-	}
+	apptest.Startup(t, 64<<10, "shim", "@try") // 38,520 on the day that this was written; `sparkrun shim` had 788,328
 }

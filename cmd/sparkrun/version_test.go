@@ -68,3 +68,8 @@ func TestVersionCluster(t *testing.T) {
 		})
 	}
 }
+
+// Half of this is distribution/reference's expressions, which read image names as docker does.
+func TestStartsWithLittleWork(t *testing.T) {
+	apptest.Startup(t, 850_000, "version") // 782,456 on the day that this was written
+}

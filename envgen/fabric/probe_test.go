@@ -40,7 +40,7 @@ func TestProbePair(t *testing.T) {
 		e.cable("c", a, port0, b, port0)    // both twins of a port hear both of the other
 		time.Sleep(4400 * time.Millisecond) // port to port
 		wantCables(t, cables(a, b), "spark1 01:00.0 - spark2 01:00.0")
-		time.Sleep(4 * time.Second) // twin to twin
+		time.Sleep(2*(probeBeat+probeJitter) + 2*quickLook) // twin to twin
 		wantWords(t, a,
 			"01:00.0 enP2p1s0f0np0 spark2 enP2p1s0f0np0", "01:00.0 enP2p1s0f0np0 spark2 enp1s0f0np0",
 			"01:00.0 enp1s0f0np0 spark2 enP2p1s0f0np0", "01:00.0 enp1s0f0np0 spark2 enp1s0f0np0")

@@ -103,8 +103,9 @@ func TestProbeReplayProlongsNothing(t *testing.T) {
 				t.Fatalf("back after %v", time.Since(begin))
 			}
 		}
-		if gone.IsZero() || gone.Sub(begin) > missedBeats*probeBeat+probeSlack+tellDelay+50*time.Millisecond {
-			t.Errorf("gone at %v, begun at %v", gone, begin)
+		// The last true frame may lie in the socket until the next look.
+		if most := silenceSpeaks + lookEvery + tellDelay + 50*time.Millisecond; gone.IsZero() || gone.Sub(begin) > most {
+			t.Errorf("gone at %v, begun at %v, want within %v", gone, begin, most)
 		}
 	})
 }

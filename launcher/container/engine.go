@@ -256,8 +256,14 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 
 // Remove removes a container, with KILL if it runs. One that is gone is no error.
 func (e *Engine) Remove(ctx context.Context, id string) error {
-	err := e.call(ctx, request{method: "DELETE", path: "/containers/" + id,
-		query: url.Values{"force": {"1"}, "v": {"1"}}}, nil)
+	err := e.remove(ctx, id)
+	if refusedWith(err, statusConflict) && strings.Contains(err.Error(), "is not running") {
+		// It ended just before the engine's KILL, and the engine had not heard of that yet.
+		wait := request{method: "POST", path: "/containers/" + id + "/wait"}
+		if err = e.call(ctx, wait, &struct{}{}); err == nil {
+			err = e.remove(ctx, id)
+		}
+	}
 	switch {
 	case err == nil || refusedWith(err, statusNotFound):
 		return nil
@@ -265,6 +271,11 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		return nil
 	}
 	return e.failed("remove container "+brief(id), err)
+}
+
+func (e *Engine) remove(ctx context.Context, id string) error {
+	return e.call(ctx, request{method: "DELETE", path: "/containers/" + id,
+		query: url.Values{"force": {"1"}, "v": {"1"}}}, nil)
 }
 
 // Found is one container of a list.

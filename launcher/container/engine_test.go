@@ -208,6 +208,28 @@ func TestEngineRefuses(t *testing.T) {
 	}
 }
 
+// A container that ends while the engine is about to kill it is removed as soon as the engine knows of its end.
+func TestRemoveMeetsTheEnd(t *testing.T) {
+	var asked []string
+	e := fakeEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/v"+newestAPI))
+		switch {
+		case r.Method == http.MethodPost:
+			fmt.Fprint(w, `{"StatusCode":3}`)
+		case len(asked) == 1:
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"message":"Could not kill running container c, cannot remove - Container c is not running"}`)
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})
+	must(t, e.Remove(t.Context(), "c"))
+	want := []string{"DELETE /containers/c", "POST /containers/c/wait", "DELETE /containers/c"}
+	if d := cmp.Diff(want, asked); d != "" {
+		t.Errorf("the engine was asked (-want +got):\n%s", d)
+	}
+}
+
 // The user's password goes to the registry that the engine will ask, and to no other.
 func TestRegistryOfAnImage(t *testing.T) {
 	for ref, want := range map[string]string{

@@ -41,10 +41,14 @@ func TestShimFromMemory(t *testing.T) {
 	if got := b.hear(); got != "77" {
 		t.Errorf("the rank has %s descriptors, want 77", got)
 	}
-	if !SignalShim(b.dir, syscall.SIGTERM) {
-		t.Error("the shim is not found by its command line")
-	}
-	if got := exits(b.events())[0]; got.Signal != int(unix.SIGTERM) {
+	var es []Event
+	must(t, b.c.Events(b.ctx, 0, func(e Event) error {
+		if es = append(es, e); len(es) == 1 && !SignalShim(b.dir, syscall.SIGTERM) { // now its end is not missed
+			t.Error("the shim is not found by its command line")
+		}
+		return nil
+	}))
+	if got := exits(es)[0]; got.Signal != int(unix.SIGTERM) {
 		t.Errorf("the rank ended with %+v", got)
 	}
 	b.gone(pid)

@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"math"
 
 	"github.com/spf13/cobra"
 
@@ -76,15 +75,12 @@ where it is low, and by itself always.`,
 		if err := t.Validate(); err != nil {
 			return app.Usagef("%v", err)
 		}
-		for _, f := range []struct {
-			name  string
-			value float64
-			most  float64
-			want  string
-		}{{"expect", o.expect, 1e6, "Gb/s, such as 97"}, {"expect-us", o.expectMicros, 1e6, "microseconds, " +
-			"such as 2.5"}} {
-			if cmd.Flag(f.name).Changed && !(f.value > 0 && f.value <= f.most) || math.IsNaN(f.value) {
-				return app.Usagef("--%s %g: want %s", f.name, f.value, f.want)
+		for _, f := range []struct{ name, want string }{
+			{"expect", "Gb/s, such as 97"}, {"expect-us", "microseconds, such as 2.5"},
+		} {
+			given := cmd.Flag(f.name)
+			if v, _ := cmd.Flags().GetFloat64(f.name); given.Changed && !(v > 0 && v <= 1e6) {
+				return app.Usagef("--%s %s: want %s", f.name, given.Value, f.want)
 			}
 		}
 		return launch(cmd, nil)
