@@ -39,7 +39,7 @@ agent_pid() {
 agent_start() {
 	local host=$1 me=$DIR/hosts/$1 i kept=() name
 	! agent_pid "$host" || die 1 "$host has an agent already, process $REPLY there: '$0 kill $host --agent' first"
-	for name in SPARKRUN_LOG GOCOVERDIR GODEBUG GORACE GOTRACEBACK; do
+	for name in SPARKRUN_LOG HF_ENDPOINT GOCOVERDIR GODEBUG GORACE GOTRACEBACK; do
 		[[ -z ${!name-} ]] || kept+=("$name=${!name}")
 	done
 	rm -f "$me/agent.pid"

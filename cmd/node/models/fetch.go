@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,6 +125,9 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 		return // the next agent goes on
 	}
 	m.dropOrder(p.order)
+	if errors.Is(err, relay.ErrNoSource) {
+		err = m.unreached(p.order, err)
+	}
 	if err != nil {
 		m.cfg.Logger.Warn("model not pulled", "model", x.Repo.Name, "commit", x.Commit, "error", err)
 		p.update(func() { p.state, p.err = wire.ModelFailed, err })
@@ -137,6 +141,16 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	if m.pulls[p.key()] == p { // the cache tells from now on
 		delete(m.pulls, p.key())
 	}
+}
+
+// unreached says what to do where no node of the chain has a way to the file.
+func (m *Models) unreached(o wire.ModelOrder, err error) error {
+	if !o.Outside {
+		return fmt.Errorf("%w: the machines that have all of it do not answer", err)
+	}
+	return fmt.Errorf("%w; neither %s nor another machine of this pull gets it from %s: pull it to one that does, "+
+		"`sparkrun model pull %s --on HOST`, then here", err, m.cfg.Host, cmp.Or(m.cfg.Endpoint, hub.Endpoint),
+		o.Manifest.Repo.Name)
 }
 
 var errGivenUp = errors.New("it was given up: it is being removed")

@@ -193,7 +193,11 @@ func (m *Models) among(ctx context.Context, r wire.ModelPullRequest, repo modelc
 		}
 		return finding{manifest: x, offline: why.Error()}, nil
 	}
-	return finding{}, fmt.Errorf("%w: no machine has it whole, and: %w", wire.ErrNoModel, why)
+	if errors.Is(why, hub.ErrNoRepo) {
+		return finding{}, fmt.Errorf("%w: no machine has it whole, and: %w", wire.ErrNoModel, why)
+	}
+	return finding{}, fmt.Errorf("%w: no machine has it whole, and %s has no way to it: %w: type this on a machine that "+
+		"has", wire.ErrNoModel, m.cfg.Host, why)
 }
 
 func sameCommit(x modelcache.Manifest, asked wire.NodeModelWatch) error {

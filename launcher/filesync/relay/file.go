@@ -22,6 +22,7 @@ type File struct {
 	hash    []byte        // state of the whole file's hash after the first at chunks
 	at      int
 	outside bool
+	stuck   bool
 	word    Word
 	failed  string
 
@@ -29,6 +30,9 @@ type File struct {
 	current string            // the source that was told of last
 	out     map[int]time.Time // members that are not asked until then
 	seen    []time.Time       // when a member of the chain answered last
+	noWay   error             // why the outside gave nothing when it was tried last; nil: it gave something
+	tried   time.Time         // when that was
+	grew    time.Time         // when there was more last
 }
 
 // behind is how many chunks stay in the page cache behind the newest one, for others to
@@ -46,6 +50,9 @@ func New(cfg Config) (*File, error) {
 	if len(f.sums) > f.count || f.at > len(f.sums) || cfg.Self < 0 || cfg.Self >= len(cfg.Chain) {
 		return nil, fmt.Errorf("relay a file: %d chunks kept of %d, node %d of %d", len(f.sums), f.count, cfg.Self,
 			len(cfg.Chain))
+	}
+	if cfg.Outside == nil {
+		f.noWay = errNoOutside
 	}
 	if f.cfg.Event == nil {
 		f.cfg.Event = func(Event) {}
@@ -91,12 +98,24 @@ func (f *File) keep(sum Sum, hash []byte) error {
 		return here(err)
 	}
 	f.update(func() {
-		f.sums = append(f.sums, sum)
+		f.sums, f.stuck = append(f.sums, sum), false
 		if hash != nil {
 			f.hash, f.at = hash, len(f.sums)
 		}
 	})
 	return nil
+}
+
+func (f *File) isStuck() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stuck
+}
+
+func (f *File) setStuck(is bool) {
+	if is != f.isStuck() {
+		f.update(func() { f.stuck = is })
+	}
 }
 
 // maxSums bounds one State.
@@ -110,7 +129,7 @@ func (f *File) State(ctx context.Context, from int, wait time.Duration) (State, 
 		f.mu.Lock()
 		changed := f.changed
 		if over || len(f.sums) > from || f.word != "" || f.failed != "" {
-			s := State{Outside: f.outside, Word: f.word, Failed: f.failed}
+			s := State{Outside: f.outside, Stuck: f.stuck, Word: f.word, Failed: f.failed}
 			if from >= 0 && from < len(f.sums) {
 				s.Sums = slices.Clone(f.sums[from:min(len(f.sums), from+maxSums)])
 			}

@@ -35,6 +35,7 @@ var ErrUnknown = errors.New("has no such file")
 type wireState struct {
 	Sums    []byte `json:"sums,omitempty"` // one after the other
 	Outside bool   `json:"outside,omitempty"`
+	Stuck   bool   `json:"stuck,omitempty"`
 	Word    Word   `json:"word,omitempty"`
 	Root    []byte `json:"root,omitempty"`
 	Failed  string `json:"failed,omitempty"`
@@ -93,7 +94,7 @@ func answerState(w http.ResponseWriter, r *http.Request, src Source) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	out := wireState{Outside: s.Outside, Word: s.Word, Failed: s.Failed}
+	out := wireState{Outside: s.Outside, Stuck: s.Stuck, Word: s.Word, Failed: s.Failed}
 	for _, sum := range s.Sums {
 		out.Sums = append(out.Sums, sum[:]...)
 	}
@@ -152,7 +153,7 @@ func (m Remote) State(ctx context.Context, from int, wait time.Duration) (State,
 		return State{}, fmt.Errorf("ask for a file's state: %w", err)
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1)) // so that the connection is used again
-	s := State{Outside: got.Outside, Word: got.Word, Failed: got.Failed}
+	s := State{Outside: got.Outside, Stuck: got.Stuck, Word: got.Word, Failed: got.Failed}
 	if len(got.Sums)%32 != 0 || s.Word != "" && len(got.Root) != 32 {
 		return State{}, errors.New("ask for a file's state: sums of a wrong length")
 	}

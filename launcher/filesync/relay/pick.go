@@ -3,12 +3,16 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
 
-// outsideIndex stands for the outside among the chain's indices.
-const outsideIndex = -1
+// Among the chain's indices these stand for the outside, and for no source at this moment.
+const (
+	outsideIndex = -1
+	nobody       = -2
+)
 
 // answer is what a member said of the file.
 type answer struct {
@@ -23,13 +27,19 @@ func (f *File) fetch(ctx context.Context) error {
 		f.seen[i] = now // they may not have been told of the file yet
 	}
 	away := false // the outside, and that was said
+	f.grew = now
 	for f.prefix() < f.count {
-		i, ok := f.pick(ctx)
-		if !ok {
+		i, err := f.pick(ctx)
+		switch {
+		case err != nil:
+			return err
+		case i == nobody:
 			if err := pause(ctx, again); err != nil {
 				return err
 			}
 			continue
+		case i != outsideIndex:
+			f.setStuck(false)
 		}
 		name := f.name(i)
 		if f.current != name {
@@ -37,7 +47,14 @@ func (f *File) fetch(ctx context.Context) error {
 			f.cfg.Event(Event{Source: name, At: f.Have()})
 		}
 		before := f.prefix()
-		err := f.take(ctx, i)
+		err = f.take(ctx, i)
+		grew := f.prefix() > before
+		if grew {
+			f.grew = time.Now()
+		}
+		if grew && i == outsideIndex {
+			f.noWay = nil
+		}
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -56,8 +73,11 @@ func (f *File) fetch(ctx context.Context) error {
 		// The outside may be away for long, and is tried again and again: this is said once.
 		if i != outsideIndex {
 			f.current = ""
-		} else if away && f.prefix() == before {
-			continue
+		} else if !grew {
+			f.noWay, f.tried = err, time.Now()
+			if away {
+				continue
+			}
 		}
 		away = i == outsideIndex
 		f.cfg.Event(Event{Source: name, At: f.Have(), Err: err})
@@ -120,29 +140,52 @@ func (f *File) ask(ctx context.Context) map[int]answer {
 
 // pick chooses the next source: the nearest living node before this one, also where it has
 // no more yet, for a chain stays one by that; else a member that has more, else whoever
-// reads from outside, else the outside. Not ok: a node before this one may come back within
-// 5 s, or there is no source.
-func (f *File) pick(ctx context.Context) (at int, ok bool) {
+// reads from outside, else the outside. A node that is stuck is passed over. Nobody: a node
+// before this one may come back within 5 s, or the outside is not to be tried now.
+func (f *File) pick(ctx context.Context) (at int, err error) {
 	answers := f.ask(ctx)
 	for i := f.cfg.Self - 1; i >= 0; i-- {
-		if a := answers[i]; a.ok && a.Failed == "" {
-			return i, true
+		if a := answers[i]; a.ok && a.Failed == "" && (!a.Stuck || len(a.Sums) > 0) {
+			return i, nil
 		}
 		if f.awaited(i, answers) {
-			return 0, false
+			return nobody, nil
 		}
 	}
 	for _, i := range f.order() {
 		if a := answers[i]; len(a.Sums) > 0 && a.Word != Wrong {
-			return i, true
+			return i, nil
 		}
 	}
 	for i, a := range answers {
-		if a.ok && a.Outside {
-			return i, true
+		if a.ok && a.Outside && !a.Stuck {
+			return i, nil
 		}
 	}
-	return outsideIndex, f.cfg.Outside != nil
+	if f.noWay == nil {
+		return outsideIndex, nil
+	}
+	return f.stickOut(answers)
+}
+
+// stickOut is for a node to which the outside gave nothing. It leaves the outside to those
+// that have not tried it; where all have, they try it again one at a time, for a while.
+func (f *File) stickOut(answers map[int]answer) (at int, err error) {
+	f.setStuck(true)
+	tries := false // another one, at this moment
+	for _, a := range answers {
+		if a.ok && a.Failed == "" && a.Word == "" && !a.Stuck {
+			return nobody, nil
+		}
+		tries = tries || a.Outside
+	}
+	switch {
+	case time.Since(f.grew) > sourceless:
+		return nobody, fmt.Errorf("%w: %w", ErrNoSource, f.noWay)
+	case f.cfg.Outside == nil, tries, time.Since(f.tried) < stall+time.Duration(f.cfg.Self)*again:
+		return nobody, nil
+	}
+	return outsideIndex, nil
 }
 
 // awaited tells whether a member does not answer, but did a moment ago.

@@ -54,6 +54,9 @@ const (
 	askWithin = 2 * time.Second
 	// again is the pause after an error.
 	again = 200 * time.Millisecond
+	// sourceless is how long a file is waited for that nobody gives: a router takes its time
+	// to start.
+	sourceless = 5 * time.Minute
 )
 
 // Sum is a chunk's: the BLAKE3 of its sixteenths' BLAKE3s. Those are hashed each by whoever
@@ -75,8 +78,10 @@ type State struct {
 	// Sums are those of the verified chunks from the one on that was asked for: not always
 	// all of them.
 	Sums []Sum
-	// Outside: it reads the file from outside.
+	// Outside: it reads the file from outside, or tries to.
 	Outside bool
+	// Stuck: no member gives it more, and the outside nothing. Those behind it look further.
+	Stuck bool
 	// Word, if any, is on the file whose chunks' sums hash to Root.
 	Word Word
 	Root Sum
@@ -136,11 +141,14 @@ var (
 	// ErrSum: all bytes are here, and are not the file that was asked for. What was kept is
 	// of no use.
 	ErrSum = errors.New("the file's sum is not the one expected")
+	// ErrNoSource: for 5 minutes neither a member gave anything, nor the outside to any of them.
+	ErrNoSource = errors.New("nobody has given anything of it for 5 minutes")
 	// ErrGone is to be wrapped by Outside where asking again is no use.
 	ErrGone = errors.New("the outside does not give it")
 
-	errNoMore   = errors.New("has no more")
-	errFollowed = errors.New("a member has more")
+	errNoMore    = errors.New("has no more")
+	errFollowed  = errors.New("a member has more")
+	errNoOutside = errors.New("the outside is not asked")
 )
 
 // Config is one file's.
@@ -155,8 +163,8 @@ type Config struct {
 	Chain []Member
 	Self  int
 	// Outside reads n bytes from an offset on; nil where this node may not. The first living
-	// node of the chain calls it. An error that wraps ErrGone ends Run, any other is
-	// followed by another try.
+	// node of the chain to which it gives something calls it. An error that wraps ErrGone ends
+	// Run, any other is followed by another try.
 	Outside func(ctx context.Context, off, n int64) (io.ReadCloser, error)
 	// Buffers and Limit are the node's: all its files share them. A nil Limit is none.
 	Buffers *Buffers

@@ -187,8 +187,8 @@ func TestOutsideDiesAndComesBack(t *testing.T) {
 						left++
 					}
 				}
-				if left != 1 {
-					t.Errorf("that the outside is away was said %d times: %q", left, w.told())
+				if left != 2 {
+					t.Errorf("that the outside is away was said %d times, want once a node: %q", left, w.told())
 				}
 			})
 		})

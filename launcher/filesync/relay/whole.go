@@ -69,12 +69,17 @@ func (w *whole) add(ctx context.Context, chunk []byte) ([]byte, error) {
 	return state, nil
 }
 
-// yields ends the reading from outside when a member has more, or an earlier one reads from
-// outside too: after a time in which they could not see each other.
+// yields ends the reading from outside when a member has more, or one that goes before
+// reads from outside too: after a time in which they could not see each other.
 func (f *File) yields(ctx context.Context) error {
 	for pause(ctx, 2*beat) == nil {
+		stuck := f.isStuck()
 		for i, a := range f.ask(ctx) {
-			if len(a.Sums) > window || a.Outside && i < f.cfg.Self {
+			first := i < f.cfg.Self
+			if a.Stuck != stuck { // one of the two gets something
+				first = stuck
+			}
+			if len(a.Sums) > window || a.Outside && first {
 				return errFollowed
 			}
 		}

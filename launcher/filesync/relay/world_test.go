@@ -65,16 +65,17 @@ type world struct {
 	buffers int
 	limit   int64
 
-	mu     sync.Mutex
-	nodes  []*worldNode
-	down   error             // what the outside says, if anything
-	silent bool              // the outside
-	served []uint8           // how often each byte came from outside
-	pace   time.Duration     // of each read, everywhere
-	events []string          // "NODE: SOURCE ERR"
-	links  map[[2]int]*Limit // by from and to; the outside is -1
-	sent   map[[2]int]int    // bytes from a member to a member
-	cutOff map[[2]int]bool   // they cannot reach each other
+	mu        sync.Mutex
+	nodes     []*worldNode
+	down      error             // what the outside says, if anything
+	silent    bool              // the outside
+	noOutside bool              // for nodes that begin
+	served    []uint8           // how often each byte came from outside
+	pace      time.Duration     // of each read, everywhere
+	events    []string          // "NODE: SOURCE ERR"
+	links     map[[2]int]*Limit // by from and to; the outside is -1
+	sent      map[[2]int]int    // bytes from a member to a member
+	cutOff    map[[2]int]bool   // they cannot reach each other
 }
 
 type worldNode struct {
@@ -86,6 +87,7 @@ type worldNode struct {
 	err   error
 	wrong bool // its bytes are spoilt on their way
 	hangs bool // it answers, and gives no bytes
+	noWay bool // the outside is not reached from it
 }
 
 func newWorld(t *testing.T, nodes, chunks int) *world {
@@ -106,8 +108,19 @@ func newWorld(t *testing.T, nodes, chunks int) *world {
 // begin has a node fetch.
 func (w *world) begin(i int) {
 	n := w.nodes[i]
-	cfg := Config{Size: w.cut.size, SHA256: w.sum, Part: n.part, Self: i, Outside: w.outside,
+	cfg := Config{Size: w.cut.size, SHA256: w.sum, Part: n.part, Self: i,
 		Buffers: NewBuffers(w.buffers), Limit: NewLimit(w.limit), chunk: testChunk}
+	if !w.noOutside {
+		cfg.Outside = func(ctx context.Context, off, size int64) (io.ReadCloser, error) {
+			w.mu.Lock()
+			noWay := n.noWay
+			w.mu.Unlock()
+			if noWay {
+				return nil, errors.New("no route to host")
+			}
+			return w.outside(ctx, off, size)
+		}
+	}
 	n.part.mu.Lock()
 	cfg.Kept = Kept{slices.Clone(n.part.kept.Sums), n.part.kept.Hash, n.part.kept.At}
 	n.part.mu.Unlock()
