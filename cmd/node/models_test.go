@@ -227,7 +227,11 @@ func TestModelPullOutlivesAgents(t *testing.T) {
 	leader.crash()
 	c.hosts[2].crash()
 	c.hosts[2].start()
+	s.Fault(hubtest.Fault{API: true, Drop: true})
+	again := c.hosts[2].pull(r) // as the command does that has lost its agent
 	p.whole(t, c.hosts[1:]...)
+	again.whole(t, c.hosts[1:]...)
+	s.Heal()
 	if sent := s.Sent(); sent > tinyBytes()+2*chunkBytes {
 		t.Errorf("%d bytes from outside, want %d and the chunks under way at most", sent, tinyBytes())
 	}

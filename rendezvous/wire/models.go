@@ -137,8 +137,9 @@ type NodeModels struct {
 // HeldModel is what a machine has of a repository.
 type HeldModel struct {
 	modelcache.Held
-	// Pulling is the pull under way, if any; Why says why the last one failed.
+	// Pulling is the pull under way, if any, and Comes its commit; Why says why the last one failed.
 	Pulling launcher.JobID `json:"pulling,omitempty"`
+	Comes   string         `json:"comes,omitempty"`
 	Why     string         `json:"why,omitempty"`
 }
 

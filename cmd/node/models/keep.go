@@ -55,7 +55,7 @@ func (m *Models) list(_ context.Context, _ wire.Caller, r wire.ModelsRequest) (w
 			}
 			switch s, _ := p.seen("", maxNotes); s.State {
 			case wire.ModelWaits, wire.ModelFetches:
-				x.Pulling = p.order.ID
+				x.Pulling, x.Comes = p.order.ID, p.order.Manifest.Commit
 			case wire.ModelFailed:
 				x.Why = s.Error
 			}

@@ -46,7 +46,10 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	if err != nil {
 		return err
 	}
-	found, err := m.resolve(ctx, c, r, repo, have)
+	found, begun := m.begunBefore(ctx, r, repo, have)
+	if !begun {
+		found, err = m.resolve(ctx, c, r, repo, have)
+	}
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", r.Name, err)
 	}
@@ -66,6 +69,9 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 		order.Chain = append(order.Chain, n.ID)
 	}
 	for _, try := range []bool{true, false} {
+		if begun {
+			break
+		}
 		if err := m.give(ctx, c, nodes, wire.NodeModelRequest{Order: order, Try: try}); err != nil {
 			return fmt.Errorf("pull %s: %w", r.Name, err)
 		}
@@ -85,6 +91,25 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	}
 	what := wire.NodeModelWatch{ID: r.ID, Repo: repo, Commit: found.manifest.Commit}
 	return m.watchAll(ctx, nodes, what, send)
+}
+
+// begunBefore finds what a pull fetches that is asked for again: it is watched, by another agent perhaps, and no node
+// gets another order. The Hub, which may be away by now, is not asked.
+func (m *Models) begunBefore(ctx context.Context, r wire.ModelPullRequest, repo modelcache.Repo,
+	have []wire.NodeModels) (f finding, is bool) {
+	for _, n := range have {
+		for _, h := range n.Held {
+			if h.Pulling != r.ID {
+				continue
+			}
+			ask := wire.NodeModelWatch{ID: r.ID, Repo: repo, Commit: h.Comes}
+			x, err := m.manifestOf(ctx, n.ID, ask)
+			if err = errors.Join(err, x.Check(), sameCommit(x, ask)); err == nil {
+				return finding{manifest: x}, true
+			}
+		}
+	}
+	return f, false
 }
 
 // finding is what is to be fetched.

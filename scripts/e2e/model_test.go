@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	hubAPI, hubCDN = "172.30.0.1:8080", "172.30.0.1:8081" // in the network between the hosts
+	modelBytes     = 64<<20 + 12345
+	modelChunk     = 16 << 20
+)
+
+// TestModelPull: a model comes from outside once, to three machines, though the agent that reads from outside is killed
+// and a machine loses its power in between. Then each has it by itself: verified, readable for users, removed.
+func TestModelPull(t *testing.T) {
+	dir := scratch(t)
+	model := filepath.Join(dir, "model")
+	weights := make([]byte, modelBytes)
+	_, _ = rand.Read(weights)
+	for name, text := range map[string][]byte{"model.safetensors": weights, "config.json": []byte(`{"model_type": "gpt2"}`),
+		"pytorch_model.bin": []byte("the same in another format")} {
+		if err := os.MkdirAll(model, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(model, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	standin := filepath.Join(dir, "hubstandin")
+	if out, err := exec.Command("go", "build", "-o", standin, "../../launcher/filesync/hub/hubtest/hubstandin").
+		CombinedOutput(); err != nil {
+		t.Fatalf("build hubstandin: %v: %s", err, out)
+	}
+	t.Setenv("HF_ENDPOINT", "http://"+hubAPI) // the lab gives it to the agents
+	l := up(t, 3)
+	hub := l.start("switch", standin, "--listen", hubAPI, "--cdn", hubCDN, "--rate", "3000000", "org/tiny="+model)
+	defer func() {
+		_ = hub.cmd.Process.Signal(os.Interrupt)
+		hub.wait()
+	}()
+	sent := func() (n int64) {
+		var seen struct{ Sent int64 }
+		_ = json.Unmarshal([]byte(l.on("switch", "curl", "-s", "http://"+hubAPI+"/_standin/seen").out), &seen)
+		return seen.Sent
+	}
+	eventually(t, 10*time.Second, "the stand-in answers", func() bool {
+		return l.on("switch", "curl", "-sf", "http://"+hubAPI+"/_standin/seen").code == 0
+	})
+
+	pull := l.start("spark2", "sparkrun", "model", "pull", "org/tiny", "--all")
+	eventually(t, 20*time.Second, "two chunks came", func() bool { return sent() > 2*modelChunk })
+	l.do("kill", "spark2", "--agent") // it reads from outside, and is the one that was asked
+	l.do("kill", "spark3")
+	l.do("start", "spark2", "--agent")
+	l.do("start", "spark3")
+	got := pull.wait().must(t)
+	snapshot := strings.TrimSpace(got.out)
+	if filepath.Dir(snapshot) != "/var/lib/sparkrun/models/models--org--tiny/snapshots" {
+		t.Errorf("it printed %q", got.out)
+	}
+	if !strings.Contains(got.err, "left out: 1 file: the same weights in another format") {
+		t.Errorf("what is left out is not said:\n%s", got.err)
+	}
+	if n := sent(); n < modelBytes || n > modelBytes+2*modelChunk {
+		t.Errorf("%d bytes came from outside, want %d and two chunks at most", n, modelBytes)
+	}
+	for i := 1; i <= 3; i++ {
+		h := fmt.Sprintf("spark%d", i)
+		r := l.on(h, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cmp",
+			filepath.Join(snapshot, "model.safetensors"), filepath.Join(model, "model.safetensors"))
+		if r.code != 0 {
+			t.Errorf("%s has other bytes, or a user cannot read them: %s", h, r)
+		}
+	}
+	verified := l.on("spark1", "sparkrun", "model", "verify", "org/tiny").must(t)
+	if n := strings.Count(verified.out, "all right"); n != 3 {
+		t.Errorf("verify: %s", verified)
+	}
+	l.on("spark1", "sparkrun", "model", "rm", "org/tiny", "--on", "spark1").must(t)
+	listed := l.on("spark3", "sparkrun", "model", "ls", "org/tiny").must(t)
+	if strings.Count(listed.out, " whole ") != 2 || strings.Contains(listed.out, "spark1") {
+		t.Errorf("ls after rm on spark1:\n%s", listed.out)
+	}
+
+	// With the Hub away it comes from a machine that has it.
+	before := sent()
+	_ = hub.cmd.Process.Signal(os.Interrupt)
+	hub.wait()
+	l.on("spark1", "sparkrun", "model", "pull", "org/tiny").must(t)
+	if before != 0 && l.on("spark1", "test", "-f", filepath.Join(snapshot, "model.safetensors")).code != 0 {
+		t.Error("spark1 has not got it anew")
+	}
+}
