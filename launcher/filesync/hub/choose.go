@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Choice says which files of a commit are wanted.
@@ -148,7 +150,7 @@ func fnmatch(p string) *regexp.Regexp {
 				b.WriteString(`^`)
 				set = set[1:]
 			}
-			b.WriteString(setEscape.ReplaceAllString(set, `\$0`) + `]`)
+			b.WriteString(setEscape().ReplaceAllString(set, `\$0`) + `]`)
 		default:
 			_, size := firstRune(p[i:])
 			b.WriteString(regexp.QuoteMeta(p[i : i+size]))
@@ -162,7 +164,7 @@ func fnmatch(p string) *regexp.Regexp {
 	return r
 }
 
-var setEscape = regexp.MustCompile(`[\\\[\]^&~|]`)
+var setEscape = plain.Pattern(`[\\\[\]^&~|]`)
 
 func firstRune(s string) (rune, int) {
 	for _, r := range s {

@@ -14,10 +14,11 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Endpoint is where the Hub is, unless HF_ENDPOINT says otherwise (huggingface_hub/constants.py).
@@ -141,9 +142,9 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 var (
-	commitForm = regexp.MustCompile(`^[0-9a-f]{40}$`)
-	sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	partForm   = regexp.MustCompile(`^[\w][\w.-]*$`)
+	commitForm = plain.Pattern(`^[0-9a-f]{40}$`)
+	sha256Form = plain.Pattern(`^[0-9a-f]{64}$`)
+	partForm   = plain.Pattern(`^[\w][\w.-]*$`)
 )
 
 // CheckRepo refuses what cannot be a repository's name (huggingface_hub/utils/_validators.py,
@@ -153,7 +154,7 @@ func CheckRepo(repo string, t Type) error {
 	bad := len(parts) > 2 || len(repo) > 96 || strings.Contains(repo, "--") || strings.Contains(repo, "..") ||
 		strings.HasSuffix(repo, ".git")
 	for _, p := range parts {
-		bad = bad || !partForm.MatchString(p) || strings.HasSuffix(p, "-") || strings.HasSuffix(p, ".")
+		bad = bad || !partForm().MatchString(p) || strings.HasSuffix(p, "-") || strings.HasSuffix(p, ".")
 	}
 	if bad {
 		return fmt.Errorf("use repository %q: want ORG/NAME of letters, digits, '-', '_' and '.'", repo)
@@ -176,8 +177,8 @@ func CheckFiles(files []File) error {
 			return fmt.Errorf("file %q: %w: it is there twice", f.Path, ErrPath)
 		case f.Size < 0 || f.Size > maxFile:
 			return fmt.Errorf("file %q: %w: %d bytes", f.Path, ErrAnswer, f.Size)
-		case (f.SHA256 == "") == (f.GitOID == "") || f.SHA256 != "" && !sha256Form.MatchString(f.SHA256) ||
-			f.GitOID != "" && !commitForm.MatchString(f.GitOID):
+		case (f.SHA256 == "") == (f.GitOID == "") || f.SHA256 != "" && !sha256Form().MatchString(f.SHA256) ||
+			f.GitOID != "" && !commitForm().MatchString(f.GitOID):
 			return fmt.Errorf("file %q: %w: sum %q", f.Path, ErrAnswer, f.ETag())
 		}
 		seen[f.Path] = true

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Open reads a file's bytes from an offset up to another (-1: to the end). A connection that breaks or
@@ -188,7 +189,7 @@ func linked(resp *http.Response, r *Revision, f File, away bool) error {
 	return nil
 }
 
-var contentRange = regexp.MustCompile(`^bytes (\d+)-\d+/(\d+|\*)$`)
+var contentRange = plain.Pattern(`^bytes (\d+)-\d+/(\d+|\*)$`)
 
 // skipped is the most that is read over, of a server that sends only whole files.
 const skipped = 64 << 20
@@ -205,7 +206,7 @@ func (c *Client) body(resp *http.Response, f File, from int64, home, at string) 
 	away := !sameOrigin(resp.Request.URL, c.base)
 	switch resp.StatusCode {
 	case http.StatusPartialContent:
-		m := contentRange.FindStringSubmatch(resp.Header.Get("Content-Range"))
+		m := contentRange().FindStringSubmatch(resp.Header.Get("Content-Range"))
 		if m == nil || m[1] != strconv.FormatInt(from, 10) {
 			return bad(fmt.Errorf("%w: range %q", ErrAnswer, resp.Header.Get("Content-Range")))
 		}

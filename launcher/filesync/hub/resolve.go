@@ -8,9 +8,10 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Most of what is read of an answer, and of a listing: a dataset may have 100,000 files.
@@ -42,7 +43,7 @@ func (c *Client) Resolve(ctx context.Context, repo string, t Type, revision stri
 	if _, err := c.ask(ctx, api+"/revision/"+quote(revision), &info); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	if !commitForm.MatchString(info.SHA) {
+	if !commitForm().MatchString(info.SHA) {
 		return nil, fmt.Errorf("%s: %w: commit %q", what, ErrAnswer, info.SHA)
 	}
 	gated := strings.TrimSpace(string(info.Gated))
@@ -120,11 +121,11 @@ func (c *Client) ask(ctx context.Context, at string, into any) (next string, err
 	return next, err
 }
 
-var nextLink = regexp.MustCompile(`<([^>]*)>\s*;[^,]*rel="?next"?`)
+var nextLink = plain.Pattern(`<([^>]*)>\s*;[^,]*rel="?next"?`)
 
 // nextPage reads GitHub's form of Link (huggingface_hub/utils/_pagination.py).
 func nextPage(resp *http.Response) string {
-	m := nextLink.FindStringSubmatch(strings.Join(resp.Header.Values("Link"), ", "))
+	m := nextLink().FindStringSubmatch(strings.Join(resp.Header.Values("Link"), ", "))
 	if m == nil {
 		return ""
 	}

@@ -140,7 +140,7 @@ func (c *Cache) commits(r Repo) []string {
 		entries, _ := fs.ReadDir(c.root.FS(), path.Join(r.dir(), dir))
 		for _, e := range entries {
 			name, manifest := strings.CutSuffix(e.Name(), ".manifest")
-			if manifest == (dir == ours) && hex40.MatchString(name) && !slices.Contains(all, name) {
+			if manifest == (dir == ours) && hex40().MatchString(name) && !slices.Contains(all, name) {
 				all = append(all, name)
 			}
 		}
@@ -208,9 +208,9 @@ func (c *Cache) links(r Repo, commit string) []File {
 		f := File{Path: strings.TrimPrefix(p, dir+"/"), Size: 1}
 		if to, err := c.root.Readlink(p); err == nil {
 			switch etag := path.Base(to); {
-			case hex64.MatchString(etag):
+			case hex64().MatchString(etag):
 				f.SHA256 = etag
-			case hex40.MatchString(etag):
+			case hex40().MatchString(etag):
 				f.GitOID = etag
 			}
 		}
