@@ -56,6 +56,10 @@ func (r Request) Variables(workload string, worker bool, own ...launcher.Var) ([
 			env = append(env, v)
 		}
 	}
+	if r.Serve.Cache != "" { // all nodes have it: nobody need be asked
+		env = append(env, launcher.Var{Name: "HF_HUB_CACHE", Value: launcher.Lit(r.Serve.Cache), Source: workload},
+			launcher.Var{Name: "HF_HUB_OFFLINE", Value: launcher.Lit("1"), Source: workload})
+	}
 	env = append(env, own...)
 	for _, text := range r.Serve.Env {
 		name, value, _ := strings.Cut(text, "=")

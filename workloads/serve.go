@@ -4,6 +4,10 @@ package workloads
 type Serve struct {
 	// Model is a name on Hugging Face, or a folder of the nodes.
 	Model string `json:"model,omitempty"`
+	// Snapshot is the folder that all nodes have of it, which the engine is given in place of the name, and Cache the one
+	// of Hugging Face's models in which that lies; empty: the engine finds Model by itself.
+	Snapshot string `json:"snapshot,omitempty"`
+	Cache    string `json:"cache,omitempty"`
 	// Program is the server on the nodes: a path, or a name looked up in the ranks' PATH.
 	// Empty means the caller's $VIRTUAL_ENV/bin/..., and the bare name where no virtual
 	// environment is active, or the ranks run in containers.

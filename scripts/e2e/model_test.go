@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -16,6 +17,7 @@ const (
 	hubAPI, hubCDN = "172.30.0.1:8080", "172.30.0.1:8081" // in the network between the hosts
 	modelBytes     = 64<<20 + 12345
 	modelChunk     = 16 << 20
+	config         = `{"model_type": "gpt2"}`
 )
 
 // TestModelPull: a model comes from outside once, to three machines, though the agent that reads from outside is killed
@@ -25,7 +27,7 @@ func TestModelPull(t *testing.T) {
 	model := filepath.Join(dir, "model")
 	weights := make([]byte, modelBytes)
 	_, _ = rand.Read(weights)
-	for name, text := range map[string][]byte{"model.safetensors": weights, "config.json": []byte(`{"model_type": "gpt2"}`),
+	for name, text := range map[string][]byte{"model.safetensors": weights, "config.json": []byte(config),
 		"pytorch_model.bin": []byte("the same in another format")} {
 		if err := os.MkdirAll(model, 0o755); err != nil {
 			t.Fatal(err)
@@ -34,29 +36,35 @@ func TestModelPull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	standin := filepath.Join(dir, "hubstandin")
-	if out, err := exec.Command("go", "build", "-o", standin, "../../launcher/filesync/hub/hubtest/hubstandin").
+	program := filepath.Join(dir, "hubstandin")
+	if out, err := exec.Command("go", "build", "-o", program, "../../launcher/filesync/hub/hubtest/hubstandin").
 		CombinedOutput(); err != nil {
 		t.Fatalf("build hubstandin: %v: %s", err, out)
 	}
 	t.Setenv("HF_ENDPOINT", "http://"+hubAPI) // the lab gives it to the agents
 	l := up(t, 3)
-	hub := l.start("switch", standin, "--listen", hubAPI, "--cdn", hubCDN, "--rate", "3000000", "org/tiny="+model)
-	defer func() {
+	hub := l.start("switch", program, "--listen", hubAPI, "--cdn", hubCDN, "--rate", "3000000", "org/tiny="+model)
+	end := sync.OnceFunc(func() {
 		_ = hub.cmd.Process.Signal(os.Interrupt)
 		hub.wait()
-	}()
+	})
+	defer end()
 	sent := func() (n int64) {
 		var seen struct{ Sent int64 }
 		_ = json.Unmarshal([]byte(l.on("switch", "curl", "-s", "http://"+hubAPI+"/_standin/seen").out), &seen)
 		return seen.Sent
 	}
-	eventually(t, 10*time.Second, "the stand-in answers", func() bool {
-		return l.on("switch", "curl", "-sf", "http://"+hubAPI+"/_standin/seen").code == 0
+	eventually(t, 10*time.Second, "the stand-in has it", func() bool {
+		return l.on("switch", "curl", "-sf", "http://"+hubAPI+"/api/models/org/tiny/revision/main").code == 0
 	})
 
 	pull := l.start("spark2", "sparkrun", "model", "pull", "org/tiny", "--all")
-	eventually(t, 20*time.Second, "two chunks came", func() bool { return sent() > 2*modelChunk })
+	eventually(t, 20*time.Second, "two chunks and a half came", func() bool {
+		if pull.over() {
+			t.Fatalf("the pull ended too early: %s", pull.wait())
+		}
+		return sent() > 5*modelChunk/2
+	})
 	l.do("kill", "spark2", "--agent") // it reads from outside, and is the one that was asked
 	l.do("kill", "spark3")
 	l.do("start", "spark2", "--agent")
@@ -69,8 +77,8 @@ func TestModelPull(t *testing.T) {
 	if !strings.Contains(got.err, "left out: 1 file: the same weights in another format") {
 		t.Errorf("what is left out is not said:\n%s", got.err)
 	}
-	if n := sent(); n < modelBytes || n > modelBytes+2*modelChunk {
-		t.Errorf("%d bytes came from outside, want %d and two chunks at most", n, modelBytes)
+	if n, all := sent(), int64(modelBytes+len(config)); n < all || n > all+2*modelChunk {
+		t.Errorf("%d bytes came from outside, want %d and the two chunks under way at most", n, all)
 	}
 	for i := 1; i <= 3; i++ {
 		h := fmt.Sprintf("spark%d", i)
@@ -90,12 +98,26 @@ func TestModelPull(t *testing.T) {
 		t.Errorf("ls after rm on spark1:\n%s", listed.out)
 	}
 
+	// A launch fetches what its machines lack, and its engine has the folder.
+	s := l.serve("spark2", "--vllm", standin(t, python), "--on", "spark1,spark2", "--name", "served", "--host", "0.0.0.0", "org/tiny")
+	argv := strings.Join(l.ask(t, "spark2", s.url(t, serveWait)).Argv, " ")
+	if !strings.HasPrefix(argv, "serve "+snapshot+" ") || !strings.Contains(argv, "--served-model-name org/tiny") {
+		t.Errorf("the engine has %s; said:\n%s", argv, s.said())
+	}
+	if !strings.Contains(s.said(), "spark1: whole: "+snapshot) {
+		t.Errorf("it was not fetched first:\n%s", s.said())
+	}
+	if r := l.on("spark2", "sparkrun", "model", "rm", "org/tiny", "--on", "spark1"); r.code == 0 ||
+		!strings.Contains(r.err, "in use") {
+		t.Errorf("what a server reads is removed: %s", r)
+	}
+	l.on("spark2", "sparkrun", "stop", "served").must(t)
+	l.on("spark1", "sparkrun", "model", "rm", "org/tiny", "--on", "spark1").must(t)
+
 	// With the Hub away it comes from a machine that has it.
-	before := sent()
-	_ = hub.cmd.Process.Signal(os.Interrupt)
-	hub.wait()
-	l.on("spark1", "sparkrun", "model", "pull", "org/tiny").must(t)
-	if before != 0 && l.on("spark1", "test", "-f", filepath.Join(snapshot, "model.safetensors")).code != 0 {
-		t.Error("spark1 has not got it anew")
+	end()
+	again := l.on("spark1", "sparkrun", "model", "pull", "org/tiny").must(t)
+	if strings.TrimSpace(again.out) != snapshot || !strings.Contains(again.err, "it comes from machines that have it") {
+		t.Errorf("with the Hub away: %s", again)
 	}
 }

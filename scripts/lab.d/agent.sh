@@ -37,9 +37,10 @@ agent_pid() {
 # agent_start HOST: as the unit would start it: a bare environment, a cgroup of
 # its own, a child of PID 1. Returns when it listens on its socket.
 agent_start() {
-	local host=$1 me=$DIR/hosts/$1 i kept=() name
+	local host=$1 me=$DIR/hosts/$1 i name
+	local kept=("HF_ENDPOINT=${HF_ENDPOINT:-http://127.0.0.1:9}") # the Hub: no host of a lab reaches the real one
 	! agent_pid "$host" || die 1 "$host has an agent already, process $REPLY there: '$0 kill $host --agent' first"
-	for name in SPARKRUN_LOG HF_ENDPOINT GOCOVERDIR GODEBUG GORACE GOTRACEBACK; do
+	for name in SPARKRUN_LOG GOCOVERDIR GODEBUG GORACE GOTRACEBACK; do
 		[[ -z ${!name-} ]] || kept+=("$name=${!name}")
 	done
 	rm -f "$me/agent.pid"

@@ -66,7 +66,7 @@ func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 		return bad("--nodes %d:%d", r.Job.MinNodes, r.Job.Nodes, "how a model is cut depends on the number of machines: "+
 			"give one")
 	}
-	s := served{words: words, args: o.Args, given: map[string]bool{}, model: o.Model}
+	s := served{words: e.fromSnapshot(o, words), args: o.Args, given: map[string]bool{}, model: o.Model}
 	for _, text := range o.Env {
 		if isOwnAddress(text) {
 			s.note("the recipe's %s is left out: each machine has its own", text)
@@ -94,6 +94,26 @@ func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 		s.model = name
 	}
 	return s, nil
+}
+
+// fromSnapshot is the command with the folder of a model in place of its name, which requests give all the same.
+func (e Engine) fromSnapshot(o workloads.Serve, words []string) []string {
+	if o.Snapshot == "" {
+		return words
+	}
+	out := slices.Clone(words)
+	for i, word := range out {
+		if flag, model, is := strings.Cut(word, "="); is && model == o.Model && strings.HasPrefix(flag, "-") &&
+			!e.Served.Stands([]string{flag}) {
+			out[i] = flag + "=" + o.Snapshot
+		} else if word == o.Model && (i == 0 || !e.Served.Stands(out[i-1:i])) {
+			out[i] = o.Snapshot
+		}
+	}
+	if !e.Served.Stands(slices.Concat(out, o.Args)) {
+		out = append(out, e.Served.Name, o.Model)
+	}
+	return out
 }
 
 // KeyFlag is that of a server which takes a key of its API on its command line.
@@ -354,6 +374,9 @@ func (e Engine) shows(r workloads.Request) *launcher.Container {
 			dir = path.Dir(dir)
 		}
 		show(launcher.Mount{Source: dir, ReadOnly: true})
+	}
+	if r.Serve.Cache != "" {
+		show(launcher.Mount{Source: r.Serve.Cache, ReadOnly: true})
 	}
 	if r.Job.User != "" { // another one's are not where the caller's are, and are found on the nodes
 		return &c

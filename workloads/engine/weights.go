@@ -30,6 +30,9 @@ func (e Engine) ModelToFind(r workloads.Request) string {
 			return ""
 		}
 	}
+	if r.Serve.Snapshot != "" {
+		return r.Serve.Snapshot
+	}
 	if path.IsAbs(model) || modelName().MatchString(model) {
 		return model
 	}

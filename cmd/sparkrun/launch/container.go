@@ -53,6 +53,9 @@ func (o ContainerOptions) check() error {
 	return err
 }
 
+// NamesCache tells whether the user has said where models lie.
+func (o ContainerOptions) NamesCache() bool { return o.cache != "" }
+
 // NeedsImage refuses container options where there is no image.
 func (o ContainerOptions) NeedsImage() error {
 	if o.Image == "" {

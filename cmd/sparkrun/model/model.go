@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 	if s.Model == "" || s.Config != nil || e.Model == engine.File { // such a file has no config.json
 		return nil
 	}
-	dir := s.Model
+	dir := cmp.Or(s.Snapshot, s.Model)
 	if !filepath.IsAbs(dir) {
 		dir = snapshot(a, s.Model)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -12,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -77,18 +77,12 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 	defer b.Close()
 	o.request.ID = launcher.NewJobID()
 	if o.secret != "" {
-		secret, err := launch.ReadSecret(o.secret, a.Getenv)
-		if err != nil {
+		var err error
+		if o.request.Token, err = sealToken(ctx, a, b, o.request.ID, o.secret); err != nil {
 			return err
 		}
-		secret.Value = []byte(strings.TrimSpace(string(secret.Value))) // a file ends with a newline
-		res, err := wire.Seal.Call(ctx, b, wire.SealRequest{Job: o.request.ID, Secrets: []wire.Plain{secret}})
-		if err != nil {
-			return fmt.Errorf("seal the token: %w", err)
-		}
-		o.request.Token = &res.Secrets[0]
 	}
-	v := &pullView{app: a, live: a.ErrTTY && !o.json, told: map[string]wire.ModelProgress{}, rates: map[string]*rate{}}
+	v := newPullView(a, a.ErrTTY && !o.json)
 	tell := v.take
 	if o.json {
 		enc := json.NewEncoder(a.Out)
@@ -97,10 +91,27 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 			return enc.Encode(p)
 		}
 	}
+	if err := v.follow(ctx, b, o.request, tell); err != nil {
+		return err
+	}
+	if err := v.missing(); err != nil || o.json {
+		return err
+	}
+	for _, dir := range v.dirs() { // one, unless the machines' policies differ
+		if _, err := fmt.Fprintln(a.Out, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow pulls, and tells until all machines have ended; it asks again where the agent is away.
+func (v *pullView) follow(ctx context.Context, b *wire.Client, r wire.ModelPullRequest,
+	tell func(wire.ModelProgress) error) error {
 	var pause app.Pause
 	heard := time.Now()
 	for {
-		err := wire.ModelPull.Call(ctx, b, o.request, func(p wire.ModelProgress) error {
+		err := wire.ModelPull.Call(ctx, b, r, func(p wire.ModelProgress) error {
 			heard = time.Now()
 			pause.Reset()
 			return tell(p)
@@ -108,11 +119,11 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 		v.erase()
 		switch {
 		case ctx.Err() != nil && v.plan != nil:
-			a.Say(fmt.Sprintf("the machines go on: `sparkrun model pull %[1]s` follows them again, `sparkrun model rm %[1]s` "+
-				"gives it up", o.request.Name))
+			v.app.Say(fmt.Sprintf("the machines go on: `sparkrun model pull %[1]s` follows them again, `sparkrun model rm "+
+				"%[1]s` gives it up", r.Name))
 			return app.Exits(app.ExitOf(syscall.SIGINT), nil)
 		case err == nil:
-			return v.end(o.json)
+			return nil
 		case v.plan == nil || !app.Passing(err) || time.Since(heard) > app.Patience:
 			return err
 		}
@@ -130,6 +141,10 @@ type pullView struct {
 	told  map[string]wire.ModelProgress
 	rates map[string]*rate
 	drawn int
+}
+
+func newPullView(a *app.App, live bool) *pullView {
+	return &pullView{app: a, live: live, told: map[string]wire.ModelProgress{}, rates: map[string]*rate{}}
 }
 
 func (v *pullView) remember(p wire.ModelProgress) (before wire.ModelProgress) {
@@ -236,32 +251,29 @@ func cut(text string, width int) string {
 	return string(runes[:width-3]) + "..."
 }
 
-// end is an error where a machine has not all of it.
-func (v *pullView) end(quiet bool) error {
+// missing is an error where a machine has not all of it.
+func (v *pullView) missing() error {
 	var not []string
 	for host, p := range v.told {
 		if p.State != wire.ModelDone {
 			not = append(not, host)
 		}
 	}
-	slices.Sort(not)
-	if len(not) > 0 {
-		return fmt.Errorf("%s of %s have not got all of it: %s; what is there is kept: `sparkrun model pull` goes on with it",
-			fmt.Sprint(len(not)), app.Count(len(v.told), "machine"), app.Hosts(not))
-	}
-	if quiet {
+	if len(not) == 0 {
 		return nil
 	}
+	slices.Sort(not)
+	return fmt.Errorf("%d of %s have not got all of it: %s; what is there is kept: `sparkrun model pull` goes on with it",
+		len(not), app.Count(len(v.told), "machine"), app.Hosts(not))
+}
+
+// dirs are the folders in which the machines have it.
+func (v *pullView) dirs() []string {
 	dirs := map[string]bool{}
 	for _, p := range v.told {
 		dirs[p.Dir] = true
 	}
-	for dir := range dirs { // one, unless the machines' policies differ
-		if _, err := fmt.Fprintln(v.app.Out, dir); err != nil {
-			return err
-		}
-	}
-	return nil
+	return slices.Sorted(maps.Keys(dirs))
 }
 
 // rate is how fast bytes come, over the last seconds.

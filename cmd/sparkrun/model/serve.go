@@ -40,6 +40,7 @@ type serveOptions struct {
 	runtime string // "host", "docker" or empty: docker
 	// ownImage says that the image is the engine's default: nobody has named one.
 	ownImage bool
+	noFetch  bool
 }
 
 func bindServe(cmd *cobra.Command, o *serveOptions, l *launch.Options) {
@@ -54,8 +55,10 @@ func bindServe(cmd *cobra.Command, o *serveOptions, l *launch.Options) {
 	fs.Var(app.Choice{V: &o.runtime, Words: []string{runtimeHost, runtimeDocker}}, "runtime",
 		"run it on the host, or in a container (default: docker)")
 	app.CompleteWords(cmd, "runtime")
+	fs.BoolVar(&o.noFetch, "no-fetch", false,
+		"leave the model to the server, in place of fetching it once for all machines beforehand")
 	launch.AddServiceFlags(cmd, &l.Service)
-	help.Group(fs, "Server", "tp", "pp", "host", "port", "runtime")
+	help.Group(fs, "Server", "tp", "pp", "host", "port", "runtime", "no-fetch")
 	help.Common(fs, "tp", "pp", "port", "host", "runtime")
 }
 
@@ -159,6 +162,9 @@ func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 	o.Request.Environ = a.Environ
 	if o.Container.Image != "" { // launch completes it later
 		o.Request.Container = &launcher.Container{Image: o.Container.Image}
+	}
+	if err := o.fetchFirst(ctx, a); err != nil {
+		return err
 	}
 	if err := o.settleModel(ctx, a); err != nil {
 		return err

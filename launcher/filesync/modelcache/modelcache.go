@@ -23,11 +23,12 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Types of repositories (huggingface_hub/constants.py).
@@ -133,10 +134,10 @@ func Open(cfg Config) (*Cache, error) {
 func (c *Cache) Close() error { return c.root.Close() }
 
 var (
-	hex40    = regexp.MustCompile(`^[0-9a-f]{40}$`)
-	hex64    = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	nameForm = regexp.MustCompile(`^\w[\w.-]*$`)
-	refForm  = regexp.MustCompile(`^[\w][\w./+-]*$`)
+	hex40    = plain.Pattern(`^[0-9a-f]{40}$`)
+	hex64    = plain.Pattern(`^[0-9a-f]{64}$`)
+	nameForm = plain.Pattern(`^\w[\w.-]*$`)
+	refForm  = plain.Pattern(`^[\w][\w./+-]*$`)
 )
 
 // dir is a repository's folder (huggingface_hub/file_download.py, repo_folder_name).
@@ -150,7 +151,7 @@ func (r Repo) Check() error {
 	ok := (r.Type == Model || r.Type == Dataset) && len(parts) <= 2 && len(r.Name) <= 96 &&
 		!strings.Contains(r.Name, "--") && !strings.Contains(r.Name, "..")
 	for _, p := range parts {
-		ok = ok && nameForm.MatchString(p)
+		ok = ok && nameForm().MatchString(p)
 	}
 	if !ok {
 		return fmt.Errorf("use %s %q: want a model or dataset ORG/NAME", r.Type, r.Name)
@@ -166,8 +167,8 @@ func repoOf(dir string) (Repo, bool) {
 }
 
 func (f File) check() error {
-	sum := f.SHA256 != "" && f.GitOID == "" && hex64.MatchString(f.SHA256) ||
-		f.SHA256 == "" && hex40.MatchString(f.GitOID)
+	sum := f.SHA256 != "" && f.GitOID == "" && hex64().MatchString(f.SHA256) ||
+		f.SHA256 == "" && hex40().MatchString(f.GitOID)
 	odd := strings.ContainsFunc(f.Path, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' })
 	if !fs.ValidPath(f.Path) || f.Path == "." || odd || !sum || f.Size < 0 {
 		return fmt.Errorf("use file %q: want a path inside the repository, a size and one sum", f.Path)
@@ -180,10 +181,10 @@ func (m Manifest) Check() error {
 	if err := m.Repo.Check(); err != nil {
 		return err
 	}
-	if !hex40.MatchString(m.Commit) {
+	if !hex40().MatchString(m.Commit) {
 		return fmt.Errorf("use commit %q of %s: want 40 hex digits", m.Commit, m.Repo)
 	}
-	if m.Ref != "" && (!refForm.MatchString(m.Ref) || !fs.ValidPath(m.Ref)) {
+	if m.Ref != "" && (!refForm().MatchString(m.Ref) || !fs.ValidPath(m.Ref)) {
 		return fmt.Errorf("use revision %q of %s: want a branch or a tag", m.Ref, m.Repo)
 	}
 	seen := map[string]bool{}
@@ -207,8 +208,11 @@ func (m Manifest) Check() error {
 }
 
 // Dir is the folder of a commit, which engines are given.
-func (c *Cache) Dir(r Repo, commit string) string {
-	return path.Join(c.cfg.Dir, r.dir(), "snapshots", commit)
+func (c *Cache) Dir(r Repo, commit string) string { return SnapshotDir(c.cfg.Dir, r, commit) }
+
+// SnapshotDir is the folder of a commit in the cache of a folder.
+func SnapshotDir(cache string, r Repo, commit string) string {
+	return path.Join(cache, r.dir(), "snapshots", commit)
 }
 
 // Room refuses so many bytes if they would use space that is kept for the rest of the machine.

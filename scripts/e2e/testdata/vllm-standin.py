@@ -30,6 +30,7 @@ def arguments():
     p.add_argument("--host", default="0.0.0.0")
     p.add_argument("--port", type=int, default=8000)
     p.add_argument("--max-model-len", type=int)
+    p.add_argument("--served-model-name")
     p.add_argument("--distributed-executor-backend", choices=["ray", "mp"])
     a = p.parse_args(sys.argv[2:])
     if a.help:

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const snapshotDir = "/var/lib/sparkrun/models/models--org--m/snapshots/"
+
+// A launch of a model that its machines lack fetches it first, for those machines, and the engine gets the folder.
+func TestLaunchFetchesFirst(t *testing.T) {
+	commit := strings.Repeat("a", 40)
+	has := func(host string) wire.NodeModels {
+		return wire.NodeModels{Host: host, Dir: "/var/lib/sparkrun/models", Held: []wire.HeldModel{{Held: modelcache.Held{
+			Repo: aModel, Commits: []modelcache.Commit{{Commit: commit, Refs: []string{"main"}, Files: 3, Have: 9, Bytes: 9}}}}}}
+	}
+	whole := func(host string) wire.ModelProgress {
+		p := at(host, wire.ModelDone, 4<<30)
+		p.Dir = snapshotDir + commit
+		return p
+	}
+	mine := &launcher.ModelCopy{Dir: "/home/ada/hub/abc", Found: true, Bytes: 9, Config: []byte(`{"model_type":"m"}`)}
+	refused := at("spark2", wire.ModelFailed, 1)
+	refused.Error = "no room"
+	for name, tc := range map[string]struct {
+		models  fakeModels
+		own     *launcher.ModelCopy // what each machine's user has
+		flags   []string
+		asks    string // the hosts of the pull
+		fetched bool   // the engine gets the folder
+		code    int
+		said    string
+	}{
+		"fetched": {models: fakeModels{tells: []wire.ModelProgress{aPlan, whole("spark1"), whole("spark2")}},
+			asks: "spark1,spark2", fetched: true, said: "org/m is fetched first"},
+		"there already": {models: fakeModels{has: []wire.NodeModels{has("spark1"), has("spark2"), {Host: "spark3"}}},
+			fetched: true},
+		"one lacks it": {models: fakeModels{has: []wire.NodeModels{has("spark1"), {Host: "spark2"}},
+			tells: []wire.ModelProgress{aPlan, whole("spark1"), whole("spark2")}}, asks: "spark1,spark2", fetched: true},
+		"the user's own": {own: mine},
+		"not wanted":     {flags: []string{"--no-fetch"}},
+		"own cache":      {flags: []string{"--env", "HF_HOME=/data/hf"}},
+		"refused": {models: fakeModels{err: wire.ErrDenied}, asks: "spark1,spark2",
+			said: "each machine's server looks for it by itself"},
+		"failed": {models: fakeModels{tells: []wire.ModelProgress{aPlan, whole("spark1"), refused}}, asks: "spark1,spark2",
+			code: 125, said: "1 of 2 machines have not got all of it: spark2"},
+		"shown": {flags: []string{"--dry-run"}, said: "a launch fetches what is missing of org/m first, to spark1,spark2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runner := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Rejected)),
+				OnExplain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+					return wire.ExplainResponse{Plan: rendezvous.Plan{World: 2, Head: netip.MustParseAddr("192.168.0.1")},
+						Nodes: []wire.NodePlan{{Host: "spark1", Model: tc.own}, {Host: "spark2", Model: tc.own}}}, nil
+				}}
+			b := apptest.Agent(runner, &apptest.FakeCluster{}, &tc.models)
+			args := append([]string{"launch", "vllm", "--runtime", "host", "--backend", "native", "--nodes", "2", "org/m"},
+				tc.flags...)
+			code, _, said := cliIn(t, b, []string{"PATH=/bin", "HOME=" + t.TempDir()}, args...)
+			asks := ""
+			for _, r := range tc.models.asked {
+				asks += r.Name + " " + strings.Join(r.On, ",")
+			}
+			if tc.asks != "" {
+				tc.asks = "org/m " + tc.asks
+			}
+			if asks != tc.asks || !strings.Contains(said, tc.said) || tc.code != 0 && code != tc.code {
+				t.Errorf("code %d, asked for %q, said:\n%s", code, asks, said)
+			}
+			if tc.code != 0 || name == "shown" {
+				if len(runner.Specs) > 0 {
+					t.Error("it was launched")
+				}
+				return
+			}
+			if len(runner.Specs) != 1 {
+				t.Fatalf("launched %d times, said:\n%s", len(runner.Specs), said)
+			}
+			spec := runner.Specs[0]
+			env := map[string]string{}
+			for _, v := range spec.MainStage().Env {
+				env[v.Name] = v.Value.String()
+			}
+			argv := ""
+			for _, v := range spec.MainStage().Command() {
+				argv += v.String() + " "
+			}
+			with := strings.Contains(argv, "serve "+snapshotDir+commit+" ") &&
+				strings.Contains(argv, "--served-model-name org/m ") && env["HF_HUB_CACHE"] == "/var/lib/sparkrun/models" &&
+				env["HF_HUB_OFFLINE"] == "1" && strings.Join(spec.On, ",") == "spark1,spark2"
+			without := strings.Contains(argv, "serve org/m ") && env["HF_HUB_CACHE"] == "" && len(spec.On) == 0
+			if tc.fetched && !with || !tc.fetched && !without {
+				t.Errorf("on %q: %s with %q", spec.On, argv, env)
+			}
+		})
+	}
+}

@@ -1,0 +1,166 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/engine"
+)
+
+// tokenName is the secret that is also the Hub's token.
+const tokenName = "HF_TOKEN"
+
+// fetchFirst has the machines that a launch would get fetch its model into their own caches,
+// once from outside, and has the engine take it from there. Where that cannot be, it says
+// why, and leaves the model to the server.
+func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
+	e, _ := engine.Named(o.Workload)
+	model := e.ModelToFind(o.Request)
+	if o.noFetch || o.Standalone || model == "" || path.IsAbs(model) || o.ownCache() {
+		return nil
+	}
+	told, err := askMachines(ctx, a, o.Options, model)
+	if err != nil || len(told.Nodes) == 0 { // errors of the launch itself are left to the launch
+		return ctx.Err()
+	}
+	o.Told = told
+	if !slices.ContainsFunc(told.Nodes, func(n wire.NodePlan) bool { return !hasAll(n.Model) }) {
+		return nil // in their user's caches
+	}
+	b := a.Dial()
+	defer b.Close()
+	ask := wire.ModelPullRequest{ModelRepo: wire.ModelRepo{Name: model}, ID: launcher.NewJobID()}
+	kept, err := wire.Models.Call(ctx, b, wire.ModelsRequest{ModelRepo: ask.ModelRepo})
+	if err != nil {
+		return ctx.Err()
+	}
+	hosts := o.mayGet(told.Nodes, kept.Nodes)
+	dir := snapshotOn(kept.Nodes, hosts)
+	switch {
+	case dir != "":
+	case o.DryRun:
+		a.Say(fmt.Sprintf("a launch fetches what is missing of %s first, to %s (--no-fetch leaves it to the server)", model,
+			app.Hosts(hosts)))
+		return nil
+	default:
+		a.Say(fmt.Sprintf("%s is fetched first, once for all machines (--no-fetch leaves it to the server)", model))
+		ask.On = hosts
+		secret := slices.IndexFunc(o.Secrets, func(s string) bool {
+			name, _, _ := strings.Cut(s, "=")
+			return name == tokenName
+		})
+		if secret >= 0 {
+			if ask.Token, err = sealToken(ctx, a, b, ask.ID, o.Secrets[secret]); err != nil {
+				return err
+			}
+		}
+		v := newPullView(a, a.ErrTTY && !o.JSON)
+		switch err := v.follow(ctx, b, ask, v.take); {
+		case err != nil && v.plan == nil && ctx.Err() == nil:
+			a.Say(fmt.Sprintf("it is not fetched first: %v; each machine's server looks for it by itself", err))
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := v.missing(); err != nil {
+			return err
+		}
+		if dirs := v.dirs(); len(dirs) == 1 {
+			dir = dirs[0]
+		} else {
+			return fmt.Errorf("fetch %s: %w: the machines keep it in different folders: %s", model, launcher.ErrInvalid,
+				strings.Join(dirs, ", "))
+		}
+	}
+	s := &o.Request.Serve
+	s.Snapshot, s.Cache = dir, path.Dir(path.Dir(path.Dir(dir))) // CACHE/models--ORG--NAME/snapshots/COMMIT
+	o.Told = nil                                                 // they have it now
+	if job := &o.Request.Job; len(job.On) == 0 && !job.Wait && job.Spare == 0 {
+		job.On = hosts
+	}
+	return nil
+}
+
+// ownCache tells whether the user has chosen where models lie.
+func (o *serveOptions) ownCache() bool {
+	return o.Container.NamesCache() || slices.ContainsFunc(slices.Concat(o.Request.Env, o.Request.Serve.Env),
+		func(text string) bool {
+			name, _, _ := strings.Cut(text, "=")
+			return name == "HF_HOME" || name == "HF_HUB_CACHE" || name == "HF_HUB_OFFLINE"
+		})
+}
+
+// hasAll tells whether a machine's user has a model whole.
+func hasAll(c *launcher.ModelCopy) bool { return c != nil && c.Found && c.Lacks == 0 && c.Bytes > 0 }
+
+// mayGet are the hosts on which the job may run: those of the plan, all where it is queued or has
+// machines in reserve.
+func (o *serveOptions) mayGet(plan []wire.NodePlan, all []wire.NodeModels) (hosts []string) {
+	job := o.Request.Job
+	switch {
+	case len(job.On) > 0:
+		return slices.Clone(job.On)
+	case job.Wait || job.Spare > 0:
+		for _, n := range all {
+			if n.Error == "" && !slices.Contains(job.Exclude, n.Host) {
+				hosts = append(hosts, n.Host)
+			}
+		}
+	default:
+		for _, n := range plan {
+			hosts = append(hosts, n.Host)
+		}
+	}
+	return hosts
+}
+
+// snapshotOn is the folder of the commit that main stands for, where all of these hosts have the same one whole; empty:
+// they have not.
+func snapshotOn(nodes []wire.NodeModels, hosts []string) (dir string) {
+	for _, host := range hosts {
+		i := slices.IndexFunc(nodes, func(n wire.NodeModels) bool { return n.Host == host })
+		if i < 0 || len(nodes[i].Held) != 1 {
+			return ""
+		}
+		h := nodes[i].Held[0]
+		at := slices.IndexFunc(h.Commits, func(c modelcache.Commit) bool {
+			return c.Whole() && slices.Contains(c.Refs, "main")
+		})
+		if at < 0 {
+			return ""
+		}
+		here := modelcache.SnapshotDir(nodes[i].Dir, h.Repo, h.Commits[at].Commit)
+		if dir != "" && dir != here {
+			return ""
+		}
+		dir = here
+	}
+	return dir
+}
+
+// sealToken has the agent seal the Hub's token for a pull.
+func sealToken(ctx context.Context, a *app.App, b *wire.Client, id launcher.JobID,
+	text string) (*launcher.SealedSecret, error) {
+	secret, err := launch.ReadSecret(text, a.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	secret.Value = []byte(strings.TrimSpace(string(secret.Value))) // a file ends with a newline
+	res, err := wire.Seal.Call(ctx, b, wire.SealRequest{Job: id, Secrets: []wire.Plain{secret}})
+	if err == nil && len(res.Secrets) != 1 {
+		err = errors.New("no answer")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("seal the token: %w", err)
+	}
+	return &res.Secrets[0], nil
+}
