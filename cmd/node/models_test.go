@@ -228,6 +228,7 @@ func TestModelPullOutlivesAgents(t *testing.T) {
 	c.hosts[2].crash()
 	c.hosts[2].start()
 	s.Fault(hubtest.Fault{API: true, Drop: true})
+	r.Again = true
 	again := c.hosts[2].pull(r) // as the command does that has lost its agent
 	p.whole(t, c.hosts[1:]...)
 	again.whole(t, c.hosts[1:]...)

@@ -40,6 +40,8 @@ type ModelPullRequest struct {
 	// Include and Exclude are patterns; without Include it is what engines load.
 	Include []string `json:"include,omitempty"`
 	Exclude []string `json:"exclude,omitempty"`
+	// Again: it was begun before under this ID, and is only followed.
+	Again bool `json:"again,omitempty"`
 	// Token is for the Hub, sealed by the call seal under this ID.
 	Token *launcher.SealedSecret `json:"token,omitempty"`
 	// Limit bounds what each machine takes in, in bytes a second; 0: nothing does.

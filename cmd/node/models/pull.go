@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -53,11 +54,23 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", r.Name, err)
 	}
-	to, out, err := choose(st.Nodes, r, m.cfg.Self, found.held(have))
+	begun = begun || r.Again // by all, and ended, as far as this node sees
+	held := found.held(have)
+	if begun {
+		for i := range st.Nodes { // who is away has its order, and is waited for
+			st.Nodes[i].State = ""
+		}
+		for _, n := range have {
+			if slices.ContainsFunc(n.Held, func(h wire.HeldModel) bool { return h.Pulling == r.ID }) {
+				held[n.ID] = math.MaxInt64
+			}
+		}
+	}
+	to, out, err := choose(st.Nodes, r, m.cfg.Self, held)
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", r.Name, err)
 	}
-	nodes := inOrder(to, m.cfg.Self, found.held(have))
+	nodes := inOrder(to, m.cfg.Self, held)
 	order := wire.ModelOrder{ID: r.ID, User: c.User.Name, Manifest: found.manifest, Outside: found.offline == "",
 		Token: r.Token, Limit: r.Limit}
 	for _, n := range have { // who has all of it, and needs none, comes before all

@@ -111,6 +111,7 @@ func (v *pullView) follow(ctx context.Context, b *wire.Client, r wire.ModelPullR
 	var pause app.Pause
 	heard := time.Now()
 	for {
+		r.Again = v.plan != nil
 		err := wire.ModelPull.Call(ctx, b, r, func(p wire.ModelProgress) error {
 			heard = time.Now()
 			pause.Reset()
