@@ -40,7 +40,7 @@ func TestLaunchFetchesFirst(t *testing.T) {
 		said    string
 	}{
 		"fetched": {models: fakeModels{tells: []wire.ModelProgress{aPlan, whole("spark1"), whole("spark2")}},
-			asks: "spark1,spark2", fetched: true, said: "org/m is fetched first"},
+			asks: "spark1,spark2", fetched: true, said: "org/m@aaaaaaaaaa: 3 files, 4 GiB, to spark1,spark2"},
 		"there already": {models: fakeModels{has: []wire.NodeModels{has("spark1"), has("spark2"), {Host: "spark3"}}},
 			fetched: true},
 		"one lacks it": {models: fakeModels{has: []wire.NodeModels{has("spark1"), {Host: "spark2"}},

@@ -52,7 +52,6 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 			app.Hosts(hosts)))
 		return nil
 	default:
-		a.Say(fmt.Sprintf("%s is fetched first, once for all machines (--no-fetch leaves it to the server)", model))
 		ask.On = hosts
 		secret := slices.IndexFunc(o.Secrets, func(s string) bool {
 			name, _, _ := strings.Cut(s, "=")
@@ -66,7 +65,7 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 		v := newPullView(a, a.ErrTTY && !o.JSON)
 		switch err := v.follow(ctx, b, ask, v.take); {
 		case err != nil && v.plan == nil && ctx.Err() == nil:
-			a.Say(fmt.Sprintf("it is not fetched first: %v; each machine's server looks for it by itself", err))
+			a.Say(fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err))
 			return nil
 		case err != nil:
 			return err
