@@ -115,8 +115,8 @@ func (c *local) caller(ctx context.Context) (wire.Caller, error) {
 
 type localKey struct{}
 
-// server serves users by HTTP/1: HTTP/2 would hand each frame of output from goroutine to goroutine. It understands HTTP/2
-// too, which is all that older commands speak: they follow their jobs over an upgrade of the agent.
+// server serves users by HTTP/1: HTTP/2 would hand each frame of output from goroutine to goroutine. It understands
+// HTTP/2 too, which is all that older commands speak: they follow their jobs over an upgrade of the agent.
 func (ls *locals) server(h http.Handler) *http.Server {
 	srv := &http.Server{Protocols: new(http.Protocols), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10,
 		ErrorLog: errorLog(ls.log),
