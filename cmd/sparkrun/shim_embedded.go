@@ -4,7 +4,7 @@ package main
 
 import _ "embed"
 
-// shimProgram is cmd/sparkrun-shim, which scripts/build puts there first.
+// shimProgram is cmd/sparkrun-shim, which scripts/build lays there.
 //
 //go:embed sparkrun-shim
 var shimProgram []byte

@@ -84,7 +84,8 @@ const (
 
 // routes are one node's connections to members.
 type routes struct {
-	net network
+	net   network
+	began time.Time // conn.asked counts from here: a clock may be set while an answer is awaited
 
 	ctx    context.Context // until Close
 	cancel context.CancelFunc
@@ -120,7 +121,7 @@ type conn struct {
 	route route
 	stays bool // on its route, though a better one works
 
-	// asked is when something was written (Unix ns) and nothing has come since; 0: nothing.
+	// asked is when something was written (routes.now) and nothing has come since; 0: nothing.
 	asked atomic.Int64
 
 	// Of the watch, under r.mu.
@@ -130,11 +131,14 @@ type conn struct {
 
 // newRoutes makes routes; watch watches them.
 func newRoutes(over network) *routes {
-	r := &routes{net: over, members: map[string]*member{}, due: time.NewTimer(time.Hour)}
+	r := &routes{net: over, began: time.Now(), members: map[string]*member{}, due: time.NewTimer(time.Hour)}
 	r.due.Stop() // until something is written
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
+
+// now is a time for conn.asked, in ns, never 0.
+func (r *routes) now() int64 { return int64(time.Since(r.began)) + 1 }
 
 // Close ends attempts under way and waits for them. Connections stay open: they belong to
 // their dialler.

@@ -38,7 +38,7 @@ func (r *routes) watch(ctx context.Context, links *rendezvous.Latest[envgen.Inve
 // Write notes since when the peer owes an answer.
 func (c *conn) Write(b []byte) (int, error) {
 	if c.asked.Load() == 0 {
-		c.asked.CompareAndSwap(0, time.Now().UnixNano())
+		c.asked.CompareAndSwap(0, c.r.now())
 		if !c.r.armed.Swap(true) {
 			c.r.due.Reset(suspectAfter)
 		}
@@ -139,7 +139,7 @@ func (c *conn) look(acked func(net.Conn) (uint64, time.Duration, bool)) (waits, 
 		return 0, 0
 	}
 	if c.waiting.IsZero() {
-		if left := suspectAfter - time.Since(time.Unix(0, asked)); left > 0 {
+		if left := suspectAfter - time.Duration(c.r.now()-asked); left > 0 {
 			return 0, left
 		}
 	}
@@ -159,8 +159,8 @@ func (c *conn) update(acked func(net.Conn) (uint64, time.Duration, bool)) time.D
 		c.waiting = time.Time{}
 	case c.waiting.IsZero():
 		c.waiting = time.Now().Add(-quiet)
-		if asked := time.Unix(0, c.asked.Load()); asked.After(c.waiting) {
-			c.waiting = asked // it was idle before
+		if asked := c.asked.Load(); asked != 0 && c.r.began.Add(time.Duration(asked)).After(c.waiting) {
+			c.waiting = c.r.began.Add(time.Duration(asked)) // it was idle before
 		}
 	case bytes != c.acked:
 		c.waiting = time.Now()

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -58,6 +59,17 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "build sparkrun:", err)
 		os.Exit(1)
 	}
+	stopped := make(chan os.Signal, 1)
+	signal.Notify(stopped, os.Interrupt, syscall.SIGTERM)
+	go func() { // for as long as the tests run
+		<-stopped
+		for i := range labs.Load() {
+			l := &lab{name: labName(i + 1)}
+			_ = l.command("down").Run() // one that has ended already is none
+		}
+		os.RemoveAll(dir)
+		os.Exit(1)
+	}()
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)
@@ -71,6 +83,8 @@ type lab struct {
 
 var labs atomic.Int64
 
+func labName(n int64) string { return fmt.Sprintf("e2e%d-%d", os.Getpid(), n) }
+
 func up(t testing.TB, nodes int, flags ...string) *lab {
 	t.Helper()
 	return upWith(t, binary, nodes, flags...)
@@ -79,7 +93,7 @@ func up(t testing.TB, nodes int, flags ...string) *lab {
 // upWith is up with another build.
 func upWith(t testing.TB, binary string, nodes int, flags ...string) *lab {
 	t.Helper()
-	l := &lab{t: t, name: fmt.Sprintf("e2e%d-%d", os.Getpid(), labs.Add(1))}
+	l := &lab{t: t, name: labName(labs.Add(1))}
 	t.Cleanup(func() {
 		if t.Failed() {
 			l.showLogs()

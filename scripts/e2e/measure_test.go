@@ -133,7 +133,7 @@ func (b *bench) tell(r figure) {
 		fmt.Println("  " + r.Group + ", " + r.Unit)
 	}
 	if r.Lacking != "" || len(r.Samples) == 0 {
-		fmt.Printf("  %-52s not measured: %s\n", label, r.Lacking)
+		fmt.Printf("  %-52s not measured: %s\n", label, strings.TrimRight(r.Lacking, ": "))
 	} else {
 		s := slices.Sorted(slices.Values(r.Samples))
 		r.Min, r.Median, r.Max = s[0], (s[(len(s)-1)/2]+s[len(s)/2])/2, s[len(s)-1]

@@ -12,6 +12,7 @@ on() { # on HOST CMD...: run CMD there as this lab's own hand
 binary_find() {
 	BINARY=${1:-${SPARKRUN_BIN:-}}
 	if [[ -z $BINARY ]]; then
+		. "$REPO/scripts/needs" # knows where Go is
 		command -v go >/dev/null || die 1 "build sparkrun: no Go here: install it, or give --binary PATH"
 		BINARY=$REPO/.build/sparkrun
 		"$REPO/scripts/build" "$BINARY" ||

@@ -115,9 +115,12 @@ func (c *local) caller(ctx context.Context) (wire.Caller, error) {
 
 type localKey struct{}
 
-// server serves users by HTTP/1: HTTP/2 would hand each frame of output from goroutine to goroutine.
+// server serves users by HTTP/1: HTTP/2 would hand each frame of output from goroutine to goroutine. It understands
+// HTTP/2 too, which is all that older commands speak: they follow their jobs over an upgrade of the agent.
 func (ls *locals) server(h http.Handler) *http.Server {
-	srv := &http.Server{ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10, ErrorLog: errorLog(ls.log),
+	srv := &http.Server{Protocols: new(http.Protocols), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10,
+		ErrorLog: errorLog(ls.log),
+		HTTP2:    &http.HTTP2Config{MaxReadFrameSize: frameSize, MaxConcurrentStreams: 64},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, localKey{}, c)
 		},
@@ -133,6 +136,8 @@ func (ls *locals) server(h http.Handler) *http.Server {
 		defer ls.quotas.meter(holderOf(c.uid), r)()
 		h.ServeHTTP(w, r)
 	})
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
 	return srv
 }
 

@@ -80,6 +80,24 @@ func (b *localBench) client(uid uint32) *http.Client {
 	return &http.Client{Transport: tr, Timeout: time.Minute}
 }
 
+// A command from before the agent's upgrade speaks HTTP/2 alone, and goes on following its job.
+func TestOlderCommandsAreServed(t *testing.T) {
+	b := newLocalBench(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })
+	c := b.client(1000)
+	tr := c.Transport.(*http.Transport)
+	tr.Protocols = new(http.Protocols)
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	b.ls.name = func(context.Context, uint32) (string, error) { return "alice", nil }
+	res, err := c.Get("http://agent/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if text, err := io.ReadAll(res.Body); err != nil || string(text) != "served" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 // One user's connections leave room for others', and those of root are not counted.
 func TestLocalConnectionsOfOneUser(t *testing.T) {
 	b := newLocalBench(t, func(http.ResponseWriter, *http.Request) {})
