@@ -69,6 +69,7 @@ type prepared struct {
 	fabric []launcher.Setting
 	// secrets are the variables by which ranks find theirs, without the secrets.
 	secrets   []launcher.Setting
+	compiled  string // launcher.CompileCache, as the ranks see it
 	cfg       shim.Config
 	container *container.Prepared // nil: ranks run on the host
 	warnings  []string            // for the user; the job starts all the same
