@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -35,22 +36,24 @@ func TestSecondStartIsWarm(t *testing.T) {
 		{"another user's", []string{"--user", "eve"}, false},
 		{"another user's second", []string{"--user", "eve"}, true},
 	} {
-		s := l.start("spark1", append([]string{"sparkrun", "launch", "vllm", "--name", "served", "--on", "spark1", "--image", "lab/vllm", "--mount", "/usr:/usr:ro", "root/tiny"}, tt.flags...)...)
-		if r := s.within(serveWait); r.code != 0 {
+		s := l.start("spark1", append([]string{"sparkrun", "launch", "vllm", "--on", "spark1", "--image", "lab/vllm", "--mount", "/usr:/usr:ro", "root/tiny"}, tt.flags...)...)
+		r := s.within(serveWait)
+		job := regexp.MustCompile(`job (\w+) goes on by itself`).FindStringSubmatch(r.err)
+		if r.code != 0 || job == nil {
 			t.Fatalf("%s: %s", tt.name, r)
 		}
-		got := l.ask(t, "spark1", l.service("spark1", "served").Service.URL)
+		got := l.ask(t, "spark1", l.service("spark1", job[1]).Service.URL)
 		if got.Warm != tt.warm {
 			t.Errorf("%s: it finds what was compiled before: %t", tt.name, got.Warm)
 		}
 		if got.Argv[1] != snapshot {
 			t.Errorf("%s: it serves %s, want %s", tt.name, got.Argv[1], snapshot)
 		}
-		r := l.on("spark1", "sparkrun", "exec", "served", "--", "sh", "-c", "cat $0/model.safetensors && echo x >$0/model.safetensors", snapshot)
+		r = l.on("spark1", "sparkrun", "exec", job[1], "--", "sh", "-c", "cat $0/model.safetensors && echo x >$0/model.safetensors", snapshot)
 		if r.code == 0 || r.out != "weights" || !strings.Contains(r.err, "ead-only file system") {
 			t.Errorf("%s: the model in the container: %s", tt.name, r)
 		}
-		l.on("spark1", "sparkrun", "stop", "served").must(t)
+		l.on("spark1", "sparkrun", "stop", job[1]).must(t)
 	}
 	if r := l.on("spark1", "setpriv", "--reuid=4711", "--clear-groups", "sh", "-c", "ls /var/lib/sparkrun/compiled/*/*/*"); r.code == 0 {
 		t.Errorf("eve sees what others compile: %s", r)
