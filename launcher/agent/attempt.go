@@ -290,6 +290,9 @@ func (t *attempt) discard(r result) {
 
 func (t *attempt) removeDirs() {
 	c, _ := container.ReadPrepared(t.dir)
+	if t.assignment != nil {
+		t.a.usedCompiled(t.assignment.Spec, c)
+	}
 	t.a.dropSecrets(t.key)
 	t.a.removeFilter(t.key)
 	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {

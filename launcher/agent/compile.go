@@ -24,10 +24,10 @@ const insideCompiled = "/run/sparkrun-compiled"
 const onHost = "host"
 
 // keepCompiled is for how long compiled code is kept that no job uses. It goes earlier, the oldest first, as long as
-// less than one part in compiledRoom of the disk is free.
+// less than compiledRoom bytes of the disk are free; of a small one a twentieth.
 const (
 	keepCompiled = 30 * 24 * time.Hour
-	compiledRoom = 20
+	compiledRoom = 10 << 30
 )
 
 // compiled is the folder of all that ranks of a job's user have compiled for its model, with a folder in it for each
@@ -52,12 +52,12 @@ func folderName(text string) string {
 	return fmt.Sprintf("%s-%x", safe[:min(len(safe), 64)], sum[:4])
 }
 
-// imageFolder is that of an image, or of none.
-func imageFolder(c *container.Prepared) string {
+// compiledOf is the folder of an attempt.
+func (a *Agent) compiledOf(s launcher.Spec, c *container.Prepared) string {
 	if c == nil {
-		return onHost
+		return filepath.Join(a.compiled(s), onHost)
 	}
-	return shortID(c.Image.ID)
+	return filepath.Join(a.compiled(s), shortID(c.Image.ID))
 }
 
 // shortID is an image's ID as docker shows it.
@@ -76,7 +76,7 @@ func (a *Agent) seesCompiled(s launcher.Spec) (string, error) {
 	case s.MainStage().Container != nil:
 		return insideCompiled, nil
 	}
-	return filepath.Join(a.compiled(s), onHost), nil
+	return a.compiledOf(s, nil), nil
 }
 
 // mountCompiled is the folder as a mount of the containers of an image.
@@ -89,26 +89,30 @@ func (a *Agent) mountCompiled(s launcher.Spec) func(image string) []container.Mo
 	}
 }
 
-// makeCompiled makes the folder of an attempt and notes that it is used. The folders around it are the agent's alone,
-// so that no user can put a link, or a folder of his, in another one's place.
+// makeCompiled makes the folder of an attempt. The folders around it are the agent's alone, so that no user can put a
+// link, or a folder of his, in another one's place.
 func (a *Agent) makeCompiled(s launcher.Spec, c *container.Prepared, who login.User) error {
 	if !s.Compiles() {
 		return nil
 	}
-	dir := filepath.Join(a.compiled(s), imageFolder(c))
+	dir := a.compiledOf(s, c)
 	a.compiling.Lock() // nothing is removed meanwhile
 	defer a.compiling.Unlock()
 	err := os.MkdirAll(filepath.Dir(dir), 0o711)
 	if err == nil {
 		err = makeAlone(dir, who)
 	}
-	if err == nil {
-		err = os.Chtimes(dir, time.Time{}, time.Now())
-	}
 	if err != nil {
 		return fmt.Errorf("make folder for compiled code: %w", err)
 	}
 	return nil
+}
+
+// usedCompiled notes at an attempt's end that its folder was used until now.
+func (a *Agent) usedCompiled(s launcher.Spec, c *container.Prepared) {
+	if s.Compiles() {
+		_ = os.Chtimes(a.compiledOf(s, c), time.Time{}, time.Now())
+	}
 }
 
 // pruneCompiled removes compiled code that no job uses, and that nobody has used for long, or has no room.
@@ -164,5 +168,6 @@ func (a *Agent) usesCompiled(dir string) bool {
 // hasRoom is a variable, for tests.
 var hasRoom = func(dir string) bool {
 	var st unix.Statfs_t
-	return unix.Statfs(dir, &st) != nil || st.Bavail >= st.Blocks/compiledRoom
+	return unix.Statfs(dir, &st) != nil ||
+		int64(st.Bavail)*st.Bsize >= min(compiledRoom, int64(st.Blocks)*st.Bsize/20)
 }

@@ -149,6 +149,15 @@ func TestOldCompiledCodeGoes(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(used, "kernel")); err != nil {
 		t.Errorf("of a job that runs: %v", err)
 	}
+	n.end(as.Key, 0)
+	n.hear(launcher.Ended)
+	must(t, n.a.Order(launcher.Order{Fence: n.fence(), Forget: &as.Key}))
+	n.poll("an empty ledger", func() bool { return len(n.a.Ledger()) == 0 })
+	hasRoom = func(string) bool { return true }
+	n.a.pruneCompiled()
+	if _, err := os.Stat(filepath.Join(used, "kernel")); err != nil {
+		t.Errorf("of a job that ran until now: %v", err)
+	}
 }
 
 // A container sees the folder of its image at one place, on the host of no other user or image.
