@@ -28,6 +28,7 @@ const (
 	Job            Ref = "job"
 	RestartCount   Ref = "restart-count" // attempts of the main stage before this one
 	Program        Ref = "sparkrun"      // the node's own sparkrun, as a path
+	CompileCache   Ref = "compile-cache" // a folder for compiled code that outlives the job
 )
 
 // The references to a NamedPort: this node's, the last one of several, the head's.
@@ -160,6 +161,7 @@ type Placement struct {
 	// reference to one resolves to itself in <>, as in Value.String.
 	Ports, HeadPorts map[string]Ports
 	Program          string // of sparkrun, on the node
+	CompileCache     string // the folder, as the rank sees it
 	// Rest are the addresses of all nodes but the head's, on its network.
 	Rest []netip.Addr
 }
@@ -226,6 +228,8 @@ func (s Placement) lookup(r Ref) (string, error) {
 		return strconv.Itoa(s.Restarts), nil
 	case Program:
 		return s.Program, nil
+	case CompileCache:
+		return s.CompileCache, nil
 	}
 	return "", fmt.Errorf("reference %q: %w: not known to this version of sparkrun", r, ErrInvalid)
 }

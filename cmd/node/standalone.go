@@ -92,6 +92,7 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 	s.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
 		Node:    s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: log,
+		CompileDir: filepath.Join(filepath.Dir(logs), "compiled"),
 		Secrets:    secrets,
 		Containers: jobs.Containers(DefaultPaths().Engine, "standalone"), // whoever may use the engine is root by it anyway
 		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return survey.Settings(s.inv, a) },

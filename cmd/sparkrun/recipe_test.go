@@ -172,8 +172,8 @@ func TestRecipeCheck(t *testing.T) {
 		t.Errorf("got %q and %q", head.Argv, worker.Argv)
 	}
 	if !slices.Contains(head.Env, checkedVar{"FLAG", "1", "recipe"}) ||
-		head.ModelCache != filepath.Join(home, ".cache/huggingface") ||
-		!slices.Contains(head.Mounts, filepath.Join(home, ".cache/vllm")) {
+		!slices.Contains(head.Env, checkedVar{"VLLM_CACHE_ROOT", "<compile-cache>/VLLM_CACHE_ROOT", "vllm"}) ||
+		head.ModelCache != filepath.Join(home, ".cache/huggingface") {
 		t.Errorf("got %+v", head)
 	}
 	p = check("modded")

@@ -35,7 +35,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// Config of an Agent. Required are all fields except StateDir, StageDir, Files, Policy,
+// Config of an Agent. Required are all fields except StateDir, StageDir, CompileDir, Files, Policy,
 // Containers, Secrets, DropCache, Filter, AskHead, Servers, Keep, MemoryFloor and
 // DieWithUs.
 type Config struct {
@@ -54,6 +54,9 @@ type Config struct {
 	// StageDir has a folder for each job that brings files (see Files); it is removed with
 	// the job's output. Absolute; empty: jobs cannot bring files.
 	StageDir string
+	// CompileDir keeps what ranks compile (launcher.CompileCache): USER/MODEL/IMAGE. Absolute;
+	// empty: a job that refers to it is refused.
+	CompileDir string
 	// Files lays out the files that jobs bring; nil: jobs cannot bring files.
 	Files Files
 	// DropCache frees the page cache before a job that takes GPUs starts, if nothing else
@@ -148,6 +151,8 @@ type Agent struct {
 	// claims are the ports with a fixed number that each attempt has, as far as it was
 	// prepared by this agent process.
 	claims map[launcher.Key][]launcher.Ports
+
+	compiling sync.Mutex // makes or removes folders of compiled code; before mu
 
 	pruning bool      // pruneLogs is to come
 	pruned  time.Time // when it last began

@@ -69,6 +69,7 @@ type prepared struct {
 	fabric []launcher.Setting
 	// secrets are the variables by which ranks find theirs, without the secrets.
 	secrets   []launcher.Setting
+	compiled  string // launcher.CompileCache, as the ranks see it
 	cfg       shim.Config
 	container *container.Prepared // nil: ranks run on the host
 	warnings  []string            // for the user; the job starts all the same
@@ -289,6 +290,9 @@ func (t *attempt) discard(r result) {
 
 func (t *attempt) removeDirs() {
 	c, _ := container.ReadPrepared(t.dir)
+	if t.assignment != nil {
+		t.a.usedCompiled(t.assignment.Spec, c)
+	}
 	t.a.dropSecrets(t.key)
 	t.a.removeFilter(t.key)
 	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {

@@ -101,24 +101,28 @@ func errorPath(as launcher.Assignment, rank int) string {
 // make the rank write where the links lead. So whatever is there and is not the rank's
 // user's alone is removed, if we are root, or refused.
 func makeErrorDir(as launcher.Assignment, who login.User) error {
-	dir := errorDir(as.Key, as.Node)
+	if err := makeAlone(errorDir(as.Key, as.Node), who); err != nil {
+		return fmt.Errorf("make folder for error files: %w", err)
+	}
+	return nil
+}
+
+// makeAlone makes a folder that is the user's alone, in place of anything else that is there.
+func makeAlone(dir string, who login.User) error {
 	err := os.Mkdir(dir, 0o700)
 	for again := 0; errors.Is(err, fs.ErrExist) && again < 10; again++ {
 		if who.HasAlone(dir) {
 			return nil
 		}
 		if rerr := removeTree(dir); rerr != nil {
-			return fmt.Errorf("make folder for error files: %s belongs to another user: remove it: %w", dir, rerr)
+			return fmt.Errorf("%s belongs to another user: remove it: %w", dir, rerr)
 		}
 		err = os.Mkdir(dir, 0o700)
 	}
 	if err == nil {
 		err = who.Own(dir)
 	}
-	if err != nil {
-		return fmt.Errorf("make folder for error files: %w", err)
-	}
-	return nil
+	return err
 }
 
 // errorFile reads a rank's error file with its user's rights, as it may be a link.

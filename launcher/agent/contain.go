@@ -44,7 +44,8 @@ func (a *Agent) held() map[launcher.Key]bool {
 
 // contained describes the attempt whose containers are prepared.
 func (a *Agent) contained(as launcher.Assignment, who login.User, hfHome string) container.Attempt {
-	at := container.Attempt{Assignment: as, Dir: a.attemptDir(as.Key), User: who, HFHome: hfHome}
+	at := container.Attempt{Assignment: as, Dir: a.attemptDir(as.Key), User: who, HFHome: hfHome,
+		OfImage: a.mountCompiled(as.Spec)}
 	errors := errorDir(as.Key, as.Node)
 	at.Own = append(at.Own, container.Mount{Source: errors, Target: insideErrors})
 	if as.Spec.Stepped() {

@@ -103,6 +103,7 @@ func explain(as launcher.Assignment, p *prepared, at ports) ([]launcher.RankPlan
 type environ struct {
 	settings []launcher.Setting
 	at       map[string]int
+	compiled string // launcher.CompileCache
 }
 
 func newEnviron(first ...launcher.Setting) *environ {
@@ -120,7 +121,9 @@ func newSurroundings(p *prepared, contained bool) *environ {
 	if contained {
 		login = slices.DeleteFunc(login, func(s launcher.Setting) bool { return s.Name == "PATH" || s.Name == "SHELL" })
 	}
-	return newEnviron(slices.Concat(login, p.fabric, p.secrets)...)
+	e := newEnviron(slices.Concat(login, p.fabric, p.secrets)...)
+	e.compiled = p.compiled
+	return e
 }
 
 // plan adds what the spec says, for one rank.
@@ -128,6 +131,7 @@ func (e *environ) plan(as launcher.Assignment, localRank int, at ports) (launche
 	_, st, placement := as.Local(localRank)
 	rank := as.FirstRank + localRank
 	at.fill(&placement)
+	placement.CompileCache = e.compiled
 	var err error
 	if placement.Program, err = programFor(st); err != nil {
 		return launcher.RankPlan{}, fmt.Errorf("find sparkrun itself: %w", err)

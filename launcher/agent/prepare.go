@@ -132,6 +132,9 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared
 	if err := makeErrorDir(as, p.who); err != nil {
 		return err
 	}
+	if err := a.makeCompiled(as.Spec, p.container, p.who); err != nil {
+		return err
+	}
 	if err := writeJSON(filepath.Join(dir, "assignment.json"), as); err != nil {
 		return err
 	}
@@ -164,7 +167,11 @@ func (a *Agent) surroundings(ctx context.Context, as launcher.Assignment) (*prep
 	if as.Spec.MainStage().Container != nil {
 		secrets = insideSecrets
 	}
-	return &prepared{who: who, fabric: fabric, secrets: as.Spec.SecretSettings(secrets)}, nil
+	compiled, err := a.seesCompiled(as.Spec)
+	if err != nil {
+		return nil, err
+	}
+	return &prepared{who: who, fabric: fabric, secrets: as.Spec.SecretSettings(secrets), compiled: compiled}, nil
 }
 
 // check finds out whether the ranks could run here, and what as. Once the surroundings are

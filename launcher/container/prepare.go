@@ -85,7 +85,9 @@ type Attempt struct {
 	Dir        string // its folder
 	User       login.User
 	Own        []Mount // of folders that are made for it before its ranks start
-	HFHome     string  // the ranks' HF_HOME
+	// OfImage are further ones that depend on the image, by its ID; nil: none.
+	OfImage func(id string) []Mount
+	HFHome  string // the ranks' HF_HOME
 }
 
 // Prepare finds out what the containers of an attempt need. It changes nothing, except for
@@ -109,6 +111,9 @@ func (h *Host) Prepare(ctx context.Context, at Attempt) (p *Prepared, warnings [
 	im, unpulled, err := h.image(ctx, e, at)
 	if err != nil {
 		return nil, nil, err
+	}
+	if at.OfImage != nil && !unpulled {
+		mounts = append(at.OfImage(im.ID), mounts...)
 	}
 	p = &Prepared{Socket: h.cfg.Engine.Socket, Image: launcher.ImageSeen{ID: im.ID, Digest: im.Digest},
 		Workdir: st.Workdir, dir: at.Dir, unpulled: unpulled}

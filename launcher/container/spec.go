@@ -19,7 +19,7 @@ const (
 	InnerArg = "@inner"
 )
 
-// homeBytes bounds a HOME in memory: for caches of compilers, not of models.
+// homeBytes bounds a HOME in memory: for small caches, not for those of models.
 const homeBytes = 1 << 30
 
 // defaultStack is what NVIDIA recommends for its images, in bytes.

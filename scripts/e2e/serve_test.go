@@ -74,6 +74,7 @@ func (s serving) url(t *testing.T, within time.Duration) string {
 type asked struct {
 	Argv []string
 	Mods []string
+	Warm bool
 	Met  []any
 }
 

@@ -58,8 +58,10 @@ type Engine struct {
 	Signs launcher.Server
 	// memory is what it takes of a machine's memory, whatever the model.
 	memory memory
-	// caches are folders below the user's home that it keeps kernels in, which took long to compile.
+	// caches are folders below the user's home that it keeps models in.
 	caches []string
+	// compiles are the variables that tell it, and what it is built of, where compiled code is kept.
+	compiles []string
 	// address is the variable that tells it the address of its own machine; empty: none does.
 	address string
 	Recipes Recipes

@@ -410,10 +410,25 @@ func modelCache(r workloads.Request) string {
 	return ""
 }
 
-// ownAddress is where a node's server is reached by the others; left alone it takes the address
-// that has a route to the Internet.
-func (e Engine) ownAddress() launcher.Var {
-	return launcher.Var{Name: e.address, Value: launcher.Of(launcher.NodeAddr), Source: e.Name}
+// own are the variables that an engine is given on each node: where its compiled code is kept, and where its
+// server is reached by the others; left alone it takes the address that has a route to the Internet.
+func (e Engine) own() (env []launcher.Var) {
+	if e.address != "" {
+		env = append(env, launcher.Var{Name: e.address, Value: launcher.Of(launcher.NodeAddr), Source: e.Name})
+	}
+	for _, name := range e.compiles {
+		at := launcher.Value{{Ref: launcher.CompileCache}, {Lit: "/" + name}}
+		env = append(env, launcher.Var{Name: name, Value: at, Source: e.Name})
+	}
+	return env
+}
+
+// kernelCaches are the variables of what all servers of PyTorch's kind compile with: torch/_inductor/runtime/cache_dir_utils.py,
+// torch/utils/cpp_extension.py, triton/knobs.py, flashinfer/jit/env.py, and of the driver's compiler, CUDA's
+// programming guide ("Environment variables, JIT compilation").
+func kernelCaches() []string {
+	return []string{"TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE",
+		"CUDA_CACHE_PATH"}
 }
 
 // program is a server's, or Python, on the nodes.

@@ -257,23 +257,53 @@ func TestSGLangListensOnAll(t *testing.T) {
 	}
 }
 
+// Compiled code has a place of each engine that compiles, and the user's word on it is the last, as a recipe's is before.
+func TestServeKeepsCompiledCode(t *testing.T) {
+	const at = "<compile-cache>/"
+	for name, own := range map[string]string{"vllm": "VLLM_CACHE_ROOT", "sglang": "SGLANG_JIT_CACHE_DIR", "trtllm": "TRTLLM_CACHE_DIR"} {
+		r := serving(1, workloads.Serve{Model: "m", Env: []string{"FLASHINFER_WORKSPACE_BASE=/recipe", "CUDA_CACHE_PATH=/recipe"}})
+		r.Env = []string{"TRITON_CACHE_DIR=/mine", "CUDA_CACHE_PATH=/mine"}
+		spec, err := named(t, name).Spec(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, v := range spec.MainStage().Env { // of which the last counts
+			got[v.Name] = v.Value.String()
+		}
+		for v, want := range map[string]string{own: at + own, "TORCHINDUCTOR_CACHE_DIR": at + "TORCHINDUCTOR_CACHE_DIR",
+			"FLASHINFER_WORKSPACE_BASE": "/recipe", "TRITON_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": "/mine"} {
+			if got[v] != want {
+				t.Errorf("%s: %s=%s, want %s", name, v, got[v], want)
+			}
+		}
+		if !spec.Compiles() {
+			t.Errorf("%s compiles nothing", name)
+		}
+	}
+	spec, err := named(t, "llamacpp").Spec(serving(1, workloads.Serve{Model: "/m.gguf"}))
+	if err != nil || spec.Compiles() {
+		t.Errorf("llama.cpp compiles when it is built: %v", err)
+	}
+}
+
 // Weights are looked for where the server looks, and another user's folders are not guessed.
 func TestServeShowsCaches(t *testing.T) {
 	const std = "/home/ada/.cache/huggingface"
 	for name, tc := range map[string]struct {
 		change func(*workloads.Request)
 		cache  string
-		mounts int
+		own    bool // the caller's own
 	}{
-		"the caller's":         {func(*workloads.Request) {}, std, 4},
-		"HF_HOME of the shell": {func(r *workloads.Request) { r.Environ = append(r.Environ, "HF_HOME=/shell") }, "/shell", 4},
+		"the caller's":         {func(*workloads.Request) {}, std, true},
+		"HF_HOME of the shell": {func(r *workloads.Request) { r.Environ = append(r.Environ, "HF_HOME=/shell") }, "/shell", true},
 		"--env HF_HOME": {func(r *workloads.Request) {
 			r.Environ = append(r.Environ, "HF_HOME=/shell")
 			r.Env = []string{"HF_HOME=/data/hf"}
-		}, "/data/hf", 4},
-		"--env, from a client":  {func(r *workloads.Request) { r.Away, r.Env = true, []string{"HF_HOME=/data/hf"} }, "/data/hf", 4},
-		"another user's":        {func(r *workloads.Request) { r.Job.User, r.Environ = "alice", append(r.Environ, "HF_HOME=/root/hf") }, "", 0},
-		"another's, and a flag": {func(r *workloads.Request) { r.Job.User, r.Container.ModelCache = "alice", "/models" }, "/models", 0},
+		}, "/data/hf", true},
+		"--env, from a client":  {func(r *workloads.Request) { r.Away, r.Env = true, []string{"HF_HOME=/data/hf"} }, "/data/hf", true},
+		"another user's":        {func(r *workloads.Request) { r.Job.User, r.Environ = "alice", append(r.Environ, "HF_HOME=/root/hf") }, "", false},
+		"another's, and a flag": {func(r *workloads.Request) { r.Job.User, r.Container.ModelCache = "alice", "/models" }, "/models", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := serving(1, workloads.Serve{Model: "org/model"})
@@ -284,7 +314,7 @@ func TestServeShowsCaches(t *testing.T) {
 				t.Fatal(err)
 			}
 			st := spec.MainStage()
-			if c := st.Container; c.ModelCache != tc.cache || len(c.Mounts) != tc.mounts || c.CacheOffered != (tc.cache != "" && tc.mounts > 0) {
+			if c := st.Container; c.ModelCache != tc.cache || len(c.Mounts) > 0 || c.CacheOffered != tc.own {
 				t.Errorf("cache %q (offered %t), mounts %v", c.ModelCache, c.CacheOffered, c.Mounts)
 			}
 			seen := "" // by the server, of which the last counts
@@ -293,7 +323,7 @@ func TestServeShowsCaches(t *testing.T) {
 					seen = v.Value.String()
 				}
 			}
-			if tc.cache != std && tc.mounts > 0 && seen != tc.cache || tc.mounts == 0 && seen != "" {
+			if tc.cache != std && tc.own && seen != tc.cache || !tc.own && seen != "" {
 				t.Errorf("HF_HOME is %q", seen)
 			}
 		})
@@ -335,6 +365,7 @@ func render(t *testing.T, spec launcher.Spec) string {
 		for local := range a.Ranks {
 			_, st, placement := a.Local(local)
 			next := uint16(20000)
+			placement.CompileCache = "/compiled"
 			placement.Ports, placement.HeadPorts = map[string]launcher.Ports{}, map[string]launcher.Ports{}
 			for _, s := range spec.Steps() {
 				for _, p := range s.Ports {

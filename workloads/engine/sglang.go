@@ -29,7 +29,9 @@ func sglangEngine() Engine {
 		},
 		Key: Key{Remedy: "SGLang takes it in no other way: leave it out, and put a proxy that asks for one before it",
 			Flagged: true},
-		caches: kernelCaches, address: "SGLANG_HOST_IP",
+		compiles: append(kernelCaches(), "SGLANG_CACHE_DIR", "SGLANG_JIT_CACHE_DIR", "SGLANG_DG_CACHE_DIR", // srt/environ.py
+			"TVM_FFI_CACHE_DIR"), // jit_kernel/utils.py
+		address: "SGLANG_HOST_IP",
 		Recipes: Recipes{
 			Runtimes: map[string]string{"sglang": ""},
 			Commands: [][]string{{"sglang", "serve"}, {"python3", "-m", "sglang.launch_server"},
@@ -75,7 +77,7 @@ func sglangStages(e Engine, r workloads.Request, s served) (launcher.Spec, error
 		Ports: []launcher.NamedPort{s.api()}, Ready: s.ready("/health_generate"),
 	}
 	var err error
-	if serve.Env, err = r.Variables(e.Name, false, e.ownAddress()); err != nil {
+	if serve.Env, err = r.Variables(e.Name, false, e.own()...); err != nil {
 		return launcher.Spec{}, err
 	}
 	argv := append(launcher.Lits(s.words...), e.spread(s)...)

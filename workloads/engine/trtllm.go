@@ -30,7 +30,7 @@ func trtllmEngine() Engine {
 		Served:    Flag{Name: "--served_model_name"},
 		Key:       Key{Remedy: "trtllm-serve asks for none: leave it out, and put a proxy that does before it"},
 		noMetrics: "trtllm has no metrics that are read; --probe generate tells of a server that generates nothing",
-		caches:    kernelCaches,
+		compiles:  append(kernelCaches(), "TRTLLM_CACHE_DIR", "TRTLLM_DG_CACHE_DIR"), // tensorrt_llm/_bootstrap.py
 		Recipes: Recipes{
 			Runtimes: map[string]string{"trtllm": ""},
 			Commands: [][]string{{"trtllm-serve", "serve"}, {"trtllm-serve"}, {llmapiLaunch, "trtllm-serve", "serve"},
@@ -80,13 +80,13 @@ func trtllmStages(e Engine, r workloads.Request, s served) (launcher.Spec, error
 	}
 	argv := append(launcher.Lits(s.words...), e.spread(s)...)
 	argv = append(append(argv, e.listens(s)...), launcher.Lits(s.args...)...)
-	var own []launcher.Var
+	own := e.own()
 	if s.nodes == 1 {
 		serve.Where, serve.Argv = launcher.OnHead, argv
 	} else {
 		program := llmapiProgram(r, s.words[0])
 		serve.MPI = &launcher.MPI{Family: launcher.OpenMPI, Program: program, Forced: true}
-		own = append(workloads.MPIVariables(e.Name), besides(e, r, program)...)
+		own = slices.Concat(own, workloads.MPIVariables(e.Name), besides(e, r, program))
 		r.Stdin, r.TTY = launcher.StdinNone, nil
 		if err := r.UnderMpirun(&serve, mpi.Options{Task: 1}, append(launcher.Lits(program), argv...)); err != nil {
 			return launcher.Spec{}, err

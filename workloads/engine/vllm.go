@@ -55,7 +55,7 @@ func vllmEngine() Engine {
 			Share: 0.9, Flag: Flag{Name: "--gpu-memory-utilization", Least: "--gpu-memory-u"},
 			Cache: Flag{Name: "--kv-cache-memory-bytes", Least: "--kv-cache-m"}, CacheVar: "VLLM_CPU_KVCACHE_SPACE",
 		},
-		caches: kernelCaches, address: "VLLM_HOST_IP",
+		compiles: append(kernelCaches(), "VLLM_CACHE_ROOT"), address: "VLLM_HOST_IP", // vllm/envs.py
 		Recipes: Recipes{
 			Runtimes: map[string]string{"vllm": "", "vllm-distributed": workloads.BackendNative,
 				"vllm-ray": workloads.BackendRay, "eugr-vllm": workloads.BackendRay},
@@ -106,14 +106,11 @@ var vllmLog = launcher.ServerLog{
 	},
 }
 
-// kernelCaches are those of servers that are built of the same parts.
-var kernelCaches = []string{".cache/vllm", ".cache/sglang", ".cache/flashinfer", ".triton"}
-
 // perNode are variables that differ from node to node. vLLM's Ray executor gives each of its
 // workers all VLLM_, NCCL_, UCX_ and HF_ variables of the head's (vllm/ray/ray_env.py), in the
 // place of the worker's own; but for these, as a file says that it reads.
 func perNode() []string {
-	return slices.Concat([]string{"VLLM_HOST_IP", "VLLM_CONFIG_ROOT", "UCX_NET_DEVICES"}, envgen.NCCLVariables(),
+	return slices.Concat([]string{"VLLM_HOST_IP", "VLLM_CONFIG_ROOT", "VLLM_CACHE_ROOT", "UCX_NET_DEVICES"}, envgen.NCCLVariables(),
 		[]string{"NCCL_HOSTID"})
 }
 
@@ -181,7 +178,7 @@ func vllmStages(e Engine, r workloads.Request, s served) (launcher.Spec, error) 
 	if s.backend == workloads.BackendRay {
 		return vllmOnRay(e, r, s)
 	}
-	env, err := r.Variables(e.Name, false, e.ownAddress())
+	env, err := r.Variables(e.Name, false, e.own()...)
 	if err != nil {
 		return launcher.Spec{}, err
 	}
@@ -215,12 +212,12 @@ func vllmStages(e Engine, r workloads.Request, s served) (launcher.Spec, error) 
 
 // vllmOnRay is a Ray cluster first, and vLLM on its head then.
 func vllmOnRay(e Engine, r workloads.Request, s served) (launcher.Spec, error) {
-	own := e.ownAddress()
-	head, workers, err := r.RayCluster(own)
+	own := e.own()
+	head, workers, err := r.RayCluster(own...)
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	env, err := r.RayVariables(workloads.RayHead, own, workloads.RayAddress(e.Name))
+	env, err := r.RayVariables(workloads.RayHead, append(own, workloads.RayAddress(e.Name))...)
 	if err != nil {
 		return launcher.Spec{}, err
 	}

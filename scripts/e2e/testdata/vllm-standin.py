@@ -91,6 +91,16 @@ def on_ray(a):
     return ray.get(waits)
 
 
+def compiled():
+    """Whether an earlier one has left its compiled code, where vLLM keeps it."""
+    kernel = os.path.join(os.environ["VLLM_CACHE_ROOT"], "torch_compile_cache", "kernel")
+    if os.path.exists(kernel):
+        return True
+    os.makedirs(os.path.dirname(kernel), exist_ok=True)
+    open(kernel, "w").close()
+    return False
+
+
 def main():
     a = arguments()
     misbehave(a)
@@ -98,13 +108,14 @@ def main():
         worker(a)
     met = on_ray(a) if a.distributed_executor_backend == "ray" else meet(a) if a.nnodes > 1 else []
     began = time.time()
+    warm = compiled()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             body = {
                 "/health": "",
                 "/metrics": f'vllm:num_requests_running{{model_name="{a.model}"}} 0\nvllm:generation_tokens_total{{model_name="{a.model}"}} {int(time.time() - began)}\n',
-                "/v1/models": json.dumps({"data": [{"id": a.model}], "argv": sys.argv[1:], "mods": MODS, "met": [m if isinstance(m, dict) else m[1] for m in met]}),
+                "/v1/models": json.dumps({"data": [{"id": a.model}], "argv": sys.argv[1:], "mods": MODS, "warm": warm, "met": [m if isinstance(m, dict) else m[1] for m in met]}),
             }.get(self.path)
             self.send_response(404 if body is None else 200)
             self.end_headers()
