@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -100,5 +102,45 @@ func TestLaunchFetchesFirst(t *testing.T) {
 				t.Errorf("on %q: %s with %q", spec.On, argv, env)
 			}
 		})
+	}
+}
+
+// With --json what is fetched first is told as objects among the others, each with its type: a line for each change,
+// none for what is as before. With --detach the job's id stays the only one.
+func TestLaunchTellsFetchAsJSON(t *testing.T) {
+	done := at("spark1", wire.ModelDone, 4<<30)
+	done.Dir = snapshotDir + strings.Repeat("a", 40)
+	fetches := at("spark1", wire.ModelFetches, 1<<30)
+	for flag, want := range map[string]string{"--json": "plan,spark1 fetches 1073741824,spark1 done 4294967296", "--json -d": ""} {
+		runner := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected)),
+			OnExplain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
+				return wire.ExplainResponse{Plan: rendezvous.Plan{World: 1, Head: netip.MustParseAddr("192.168.0.1")},
+					Nodes: []wire.NodePlan{{Host: "spark1"}}}, nil
+			}}
+		b := apptest.Agent(runner, &apptest.FakeCluster{},
+			&fakeModels{tells: []wire.ModelProgress{aPlan, fetches, fetches, done}})
+		_, out, said := cliIn(t, b, []string{"PATH=/bin", "HOME=" + t.TempDir()},
+			append(strings.Fields("launch vllm --runtime host org/m"), strings.Fields(flag)...)...)
+		var got []string
+		for line := range strings.Lines(out) {
+			var x struct {
+				Type, Host, State string
+				Have              int64
+				Plan              *wire.ModelPlan
+			}
+			if err := json.Unmarshal([]byte(line), &x); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			switch {
+			case x.Type != "fetch":
+			case x.Plan != nil:
+				got = append(got, "plan")
+			default:
+				got = append(got, fmt.Sprintf("%s %s %d", x.Host, x.State, x.Have))
+			}
+		}
+		if strings.Join(got, ",") != want || strings.Contains(said, "whole: ") != (want == "") {
+			t.Errorf("%s: told %q, said:\n%s", flag, got, said)
+		}
 	}
 }

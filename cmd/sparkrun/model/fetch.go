@@ -62,8 +62,12 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 				return err
 			}
 		}
-		v := newPullView(a, a.ErrTTY && !o.JSON)
-		switch err := v.follow(ctx, b, ask, v.take); {
+		v := newPullView(a, a.ErrTTY)
+		tell := v.take
+		if o.JSON && !o.Detach { // which prints the job's id alone
+			v.live, tell = false, v.lines(a.Out)
+		}
+		switch err := v.follow(ctx, b, ask, tell); {
 		case err != nil && v.plan == nil && ctx.Err() == nil:
 			a.Say(fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err))
 			return nil

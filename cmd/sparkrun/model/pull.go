@@ -2,7 +2,6 @@ package model
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -85,11 +84,7 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 	v := newPullView(a, a.ErrTTY && !o.json)
 	tell := v.take
 	if o.json {
-		enc := json.NewEncoder(a.Out)
-		tell = func(p wire.ModelProgress) error {
-			v.remember(p)
-			return enc.Encode(p)
-		}
+		tell = v.lines(a.Out)
 	}
 	if err := v.follow(ctx, b, o.request, tell); err != nil {
 		return err
