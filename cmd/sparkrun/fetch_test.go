@@ -47,6 +47,11 @@ func TestLaunchFetchesFirst(t *testing.T) {
 			fetched: true},
 		"one lacks it": {models: fakeModels{has: []wire.NodeModels{has("spark1"), {Host: "spark2"}},
 			tells: []wire.ModelProgress{aPlan, whole("spark1"), whole("spark2")}}, asks: "spark1,spark2", fetched: true},
+		"another revision": {models: fakeModels{has: []wire.NodeModels{has("spark1"), has("spark2")},
+			tells: []wire.ModelProgress{aPlan, whole("spark1"), whole("spark2")}}, flags: []string{"--", "--revision", "v2"},
+			asks: "spark1,spark2 v2", fetched: true},
+		"its commit": {models: fakeModels{has: []wire.NodeModels{has("spark1"), has("spark2")}},
+			flags: []string{"--", "--revision", commit}, fetched: true},
 		"the user's own": {own: mine},
 		"not wanted":     {flags: []string{"--no-fetch"}},
 		"own cache":      {flags: []string{"--env", "HF_HOME=/data/hf"}},
@@ -68,7 +73,7 @@ func TestLaunchFetchesFirst(t *testing.T) {
 			code, _, said := cliIn(t, b, []string{"PATH=/bin", "HOME=" + t.TempDir()}, args...)
 			asks := ""
 			for _, r := range tc.models.asked {
-				asks += r.Name + " " + strings.Join(r.On, ",")
+				asks += strings.TrimSpace(r.Name + " " + strings.Join(r.On, ",") + " " + r.Revision)
 			}
 			if tc.asks != "" {
 				tc.asks = "org/m " + tc.asks
@@ -96,7 +101,7 @@ func TestLaunchFetchesFirst(t *testing.T) {
 			}
 			with := strings.Contains(argv, "serve "+snapshotDir+commit+" ") &&
 				strings.Contains(argv, "--served-model-name org/m ") && env["HF_HUB_CACHE"] == "/var/lib/sparkrun/models" &&
-				env["HF_HUB_OFFLINE"] == "1" && strings.Join(spec.On, ",") == "spark1,spark2"
+				env["HF_HUB_OFFLINE"] == "1" && !strings.Contains(argv, "--revision") && strings.Join(spec.On, ",") == "spark1,spark2"
 			without := strings.Contains(argv, "serve org/m ") && env["HF_HUB_CACHE"] == "" && len(spec.On) == 0
 			if tc.fetched && !with || !tc.fetched && !without {
 				t.Errorf("on %q: %s with %q", spec.On, argv, env)
