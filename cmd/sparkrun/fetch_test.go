@@ -35,6 +35,7 @@ func TestLaunchFetchesFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		models  fakeModels
 		own     *launcher.ModelCopy // what each machine's user has
+		lacks   bool                // but for the second machine's
 		flags   []string
 		asks    string // the hosts of the pull
 		fetched bool   // the engine gets the folder
@@ -53,6 +54,8 @@ func TestLaunchFetchesFirst(t *testing.T) {
 		"its commit": {models: fakeModels{has: []wire.NodeModels{has("spark1"), has("spark2")}},
 			flags: []string{"--", "--revision", commit}, fetched: true},
 		"the user's own": {own: mine},
+		"one user's own": {own: mine, lacks: true, models: fakeModels{tells: []wire.ModelProgress{aPlan, whole("spark1"),
+			whole("spark2")}}, asks: "spark1,spark2 briefly", fetched: true},
 		"not wanted":     {flags: []string{"--no-fetch"}},
 		"own cache":      {flags: []string{"--env", "HF_HOME=/data/hf"}},
 		"refused": {models: fakeModels{err: wire.ErrDenied}, asks: "spark1,spark2",
@@ -62,10 +65,14 @@ func TestLaunchFetchesFirst(t *testing.T) {
 		"shown": {flags: []string{"--dry-run"}, said: "a launch fetches what is missing of org/m first, to spark1,spark2"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			other := tc.own
+			if tc.lacks {
+				other = nil
+			}
 			runner := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Rejected)),
 				OnExplain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
 					return wire.ExplainResponse{Plan: rendezvous.Plan{World: 2, Head: netip.MustParseAddr("192.168.0.1")},
-						Nodes: []wire.NodePlan{{Host: "spark1", Model: tc.own}, {Host: "spark2", Model: tc.own}}}, nil
+						Nodes: []wire.NodePlan{{Host: "spark1", Model: tc.own}, {Host: "spark2", Model: other}}}, nil
 				}}
 			b := apptest.Agent(runner, &apptest.FakeCluster{}, &tc.models)
 			args := append([]string{"launch", "vllm", "--runtime", "host", "--backend", "native", "--nodes", "2", "org/m"},
@@ -74,6 +81,9 @@ func TestLaunchFetchesFirst(t *testing.T) {
 			asks := ""
 			for _, r := range tc.models.asked {
 				asks += strings.TrimSpace(r.Name + " " + strings.Join(r.On, ",") + " " + r.Revision)
+				if r.Brief {
+					asks += " briefly"
+				}
 			}
 			if tc.asks != "" {
 				tc.asks = "org/m " + tc.asks

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"github.com/sparkrun/sparkrun/launcher/filesync"
+	"github.com/sparkrun/sparkrun/launcher/filesync/hub"
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
@@ -139,6 +140,8 @@ var (
 		Does: "how far the node is with an order"})
 	NodeModelManifest = unary[NodeModelWatch, modelcache.Manifest](Row{Name: "model-manifest", Who: members,
 		Does: "the files of a commit that the node has"})
+	NodeModelAsk = unary[NodeModelAskRequest, hub.Revision](Row{Name: "model-ask", Who: members,
+		Does: "what the Hub says that a revision has, where the caller has no way to it"})
 	NodeModelVerify = stream[ModelRequest, ModelVerdict](Row{Name: "model-verify", Who: members,
 		Does: "the node's part of model-verify"})
 	NodeModelRemove = unary[ModelRemoveRequest, NodeModelRemoved](Row{Name: "model-remove", Who: members,

@@ -231,7 +231,7 @@ func (m *Models) outside(o wire.ModelOrder) (func(modelcache.File) openOutside, 
 	if !o.Outside {
 		return func(modelcache.File) openOutside { return nil }, nil
 	}
-	client, err := m.hub(o.ID, o.User, o.Token, 0)
+	client, err := m.hub(o.ID, o.User, o.Token, 0, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -251,8 +251,9 @@ func (m *Models) outside(o wire.ModelOrder) (func(modelcache.File) openOutside, 
 }
 
 // hub makes a client that has the token, if any.
-func (m *Models) hub(id launcher.JobID, user string, token *launcher.SealedSecret, tries int) (*hub.Client, error) {
-	cfg := hub.Config{Endpoint: m.cfg.Endpoint, UserAgent: "sparkrun/" + m.cfg.Version, Tries: tries}
+func (m *Models) hub(id launcher.JobID, user string, token *launcher.SealedSecret, tries int,
+	idle time.Duration) (*hub.Client, error) {
+	cfg := hub.Config{Endpoint: m.cfg.Endpoint, UserAgent: "sparkrun/" + m.cfg.Version, Tries: tries, Idle: idle}
 	if token != nil {
 		plain, err := m.cfg.Unseal(launcher.Spec{ID: id, User: user}, *token)
 		if err != nil {

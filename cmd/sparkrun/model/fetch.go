@@ -55,6 +55,7 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 		return nil
 	default:
 		ask.On = hosts
+		ask.Brief = slices.ContainsFunc(told.Nodes, func(n wire.NodePlan) bool { return hasAll(n.Model) })
 		secret := slices.IndexFunc(o.Secrets, func(s string) bool {
 			name, _, _ := strings.Cut(s, "=")
 			return name == tokenName

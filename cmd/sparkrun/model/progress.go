@@ -8,7 +8,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// fetchLine is a line of --json, of model pull and of launch: what is fetched, or a change of one machine.
+// fetchLine is a line of --json, of model pull and of launch: who is asked, what is fetched, a change of a machine.
 type fetchLine struct {
 	Type string `json:"type"` // "fetch"
 	wire.ModelProgress
@@ -23,7 +23,7 @@ func (v *pullView) lines(out io.Writer) func(wire.ModelProgress) error {
 	enc.SetEscapeHTML(false)
 	return func(p wire.ModelProgress) error {
 		before := v.remember(p)
-		if p.Plan == nil && reflect.DeepEqual(before, p) {
+		if p.Host != "" && reflect.DeepEqual(before, p) {
 			return nil
 		}
 		line := fetchLine{Type: "fetch", ModelProgress: p}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -103,6 +104,7 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 // follow pulls, and tells until all machines have ended; it asks again where the agent is away.
 func (v *pullView) follow(ctx context.Context, b *wire.Client, r wire.ModelPullRequest,
 	tell func(wire.ModelProgress) error) error {
+	v.name = r.Name
 	var pause app.Pause
 	heard := time.Now()
 	for {
@@ -132,6 +134,7 @@ func (v *pullView) follow(ctx context.Context, b *wire.Client, r wire.ModelPullR
 // pullView shows a pull: on a terminal a line for each machine, else what changes.
 type pullView struct {
 	app   *app.App
+	name  string
 	live  bool
 	plan  *wire.ModelPlan
 	told  map[string]wire.ModelProgress
@@ -144,8 +147,8 @@ func newPullView(a *app.App, live bool) *pullView {
 }
 
 func (v *pullView) remember(p wire.ModelProgress) (before wire.ModelProgress) {
-	if p.Plan != nil {
-		v.plan = p.Plan
+	if p.Host == "" {
+		v.plan = cmp.Or(p.Plan, v.plan)
 		return wire.ModelProgress{}
 	}
 	before = v.told[p.Host]
@@ -162,10 +165,13 @@ func (v *pullView) take(p wire.ModelProgress) error {
 	before := v.remember(p)
 	v.erase()
 	defer v.draw()
-	if p.Plan != nil {
-		if !again {
-			v.begin(*p.Plan)
-		}
+	switch {
+	case p.Plan != nil && !again:
+		v.begin(*p.Plan)
+	case p.Asks != "":
+		v.app.Say("asks " + p.Asks + " for " + v.name)
+	}
+	if p.Host == "" {
 		return nil
 	}
 	for _, note := range p.Notes {
