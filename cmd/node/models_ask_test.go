@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -118,4 +119,64 @@ func TestModelHubIsSilent(t *testing.T) {
 	if since := time.Since(began); since < 25*time.Second && (err != nil || asks != "" || planned > 3*time.Second) {
 		t.Errorf("once more: %v, after %s; said that it asks %q", err, planned, asks)
 	}
+}
+
+// A dataset of many files is resolved and ordered like any other, though the list does not fit an ordinary message; so is
+// one that only a member has.
+func TestModelOfManyFiles(t *testing.T) {
+	t.Parallel()
+	const files, taken = 6_000, 60
+	long := strings.Repeat("/"+strings.Repeat("n", 200), 4) // 5 MB of names
+	s, err := hubtest.Start("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	many := map[string]hubtest.Content{}
+	for i := range files {
+		many[fmt.Sprintf("train/%04d%s", i, long)] = hubtest.Text(fmt.Sprint(i % 20))
+	}
+	if _, err := s.Add(hubtest.Repo{Name: "org/many", Type: "dataset", Files: many}); err != nil {
+		t.Fatal(err)
+	}
+	c := hubs(t, noHub, s.Endpoint, noHub)
+	pull := func(on ...string) {
+		t.Helper()
+		r := pullOf("org/many")
+		r.Type, r.All, r.On, r.Include = "dataset", false, on, []string{"train/??00/*"} // links take most of the time
+		p := c.hosts[0].pull(r)
+		select {
+		case <-p.over:
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("it is not over: %+v", p.last)
+		}
+		if p.err != nil {
+			t.Fatal(p.err)
+		}
+		for _, host := range on {
+			if p.of(host).State != wire.ModelDone {
+				t.Errorf("%s: %+v", host, p.of(host))
+			}
+		}
+		if p.plan.Files != taken {
+			t.Errorf("%d files, want %d", p.plan.Files, taken)
+		}
+	}
+	s.Fault(hubtest.Fault{Drop: true})
+	all := pullOf("org/many")
+	all.Type, all.All, all.On = "dataset", false, []string{"spark2"}
+	p := c.hosts[1].pull(all)
+	c.hosts[1].eventually("it is listed while it comes", func() bool {
+		n := c.hosts[0].models("")["spark2"]
+		return len(n.Held) == 1 && len(n.Held[0].Commits) == 1 && len(n.Held[0].Commits[0].Missing) == 20
+	})
+	if _, err := wire.ModelRemove.Call(t.Context(), c.hosts[0].now().server.As(asRoot), wire.ModelRemoveRequest{
+		ModelRequest: wire.ModelRequest{ModelRepo: all.ModelRepo}}); err != nil {
+		t.Fatal(err)
+	}
+	<-p.over
+	s.Heal()
+	pull("spark1", "spark2")
+	s.Fault(hubtest.Fault{API: true, Drop: true})
+	pull("spark3") // as members have it
 }

@@ -150,7 +150,7 @@ type NodeModels struct {
 	Error string `json:"error,omitempty"`
 }
 
-// HeldModel is what a machine has of a repository.
+// HeldModel is what a machine has of a repository. Of the files that are missing, or foreign, the first are named.
 type HeldModel struct {
 	modelcache.Held
 	// Pulling is the pull under way, if any, and Comes its commit; Why says why the last one failed.

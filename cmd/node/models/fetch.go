@@ -41,11 +41,9 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 	m.mu.Lock()
 	if other := m.pulls[p.key()]; other != nil && !other.ended() {
 		m.mu.Unlock()
-		for _, f := range o.Manifest.Files {
-			if !slices.Contains(other.order.Manifest.Files, f) {
-				return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of other files of it is under way: wait for it",
-					o.Manifest.Repo, wire.ErrConflict)
-			}
+		if under := other.order.Manifest; len(joined(under, o.Manifest).Files) > len(under.Files) {
+			return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of other files of it is under way: wait for it",
+				o.Manifest.Repo, wire.ErrConflict)
 		}
 		return wire.Empty{}, nil // it is followed in this one's place
 	}

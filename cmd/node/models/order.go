@@ -19,6 +19,7 @@ import (
 // pull is an order and how far it is.
 type pull struct {
 	order wire.ModelOrder
+	bytes int64         // of all its files
 	over  chan struct{} // closed when nothing more is done for it in this life of the agent
 
 	mu      sync.Mutex
@@ -35,7 +36,7 @@ type pull struct {
 }
 
 func newPull(o wire.ModelOrder) *pull {
-	return &pull{order: o, over: make(chan struct{}), changed: make(chan struct{}), state: wire.ModelWaits,
+	return &pull{order: o, bytes: o.Manifest.Bytes(), over: make(chan struct{}), changed: make(chan struct{}), state: wire.ModelWaits,
 		under: map[*relay.File]bool{}}
 }
 
@@ -67,7 +68,7 @@ func (p *pull) note(text string) {
 func (p *pull) seen(host string, notes int) (wire.ModelProgress, chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := wire.ModelProgress{Host: host, State: p.state, Have: p.have, Bytes: p.order.Manifest.Bytes(), From: p.from,
+	s := wire.ModelProgress{Host: host, State: p.state, Have: p.have, Bytes: p.bytes, From: p.from,
 		Notes: slices.Clone(p.notes[min(notes, len(p.notes)):]), Dir: p.dir}
 	for f := range p.under {
 		s.Have += f.Have()

@@ -329,8 +329,8 @@ func named(nodes []wire.NodeStatus, hosts []string) (to, _ []wire.NodeStatus, er
 	return to, nil, nil
 }
 
-// inOrder is the chain: first who has most of it, else who reaches the Hub, then each time one that a cable joins to the
-// last, where there is one.
+// inOrder is the chain: first who has most of it, else who reaches the Hub, then each time one that a cable joins to
+// the last, where there is one.
 func inOrder(nodes []wire.NodeStatus, reaches launcher.NodeID, have map[launcher.NodeID]int64) []wire.NodeStatus {
 	rest := slices.Clone(nodes)
 	slices.SortStableFunc(rest, func(a, b wire.NodeStatus) int {
