@@ -138,7 +138,7 @@ func (m *Models) askHub(ctx context.Context, _ wire.Caller, r wire.NodeModelAskR
 	if r.Brief {
 		tries, idle = 1, askBriefly
 	}
-	client, err := m.hub(r.ID, r.User, r.Token, tries, idle)
+	client, err := m.hub(r, tries, idle)
 	if err != nil {
 		return hub.Revision{}, err
 	}

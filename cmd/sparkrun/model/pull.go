@@ -33,9 +33,10 @@ weights, and says what it leaves out. Without --on, --nodes or --all they come t
 the machine that is asked.
 
 The machines go on when this command ends or is interrupted, and after a reboot:
-asked again it shows how far they are. model rm gives a pull up. A model that is
-gated takes a token, and root's word, as every user of the machines can read it.
-Where the Hub is not reached a model comes from a machine that has it.`,
+asked again it shows how far they are, and changes --limit and --secret. model rm
+gives a pull up. A model that is gated takes a token, and root's word, as every user
+of the machines can read it. Where the Hub is not reached a model comes from a
+machine that has it.`,
 		Example: `  sparkrun model pull Qwen/Qwen3-8B --all
   sparkrun model pull org/data@v1.2 --type dataset --on spark1,spark2
   sudo sparkrun model pull meta-llama/Llama-3.1-8B --nodes 2 --secret HF_TOKEN=token.txt`,
