@@ -83,10 +83,11 @@ func TestModelPull(t *testing.T) {
 	left.Notes = []string{"spark1 was left for model.safetensors at byte 5: sent wrong bytes"}
 	done1, done2 := at("spark1", wire.ModelDone, 4<<30), at("spark2", wire.ModelDone, 4<<30)
 	done1.Dir, done2.Dir = "/cache/snapshots/aaaa", "/cache/snapshots/aaaa"
-	f := &fakeModels{tells: []wire.ModelProgress{aPlan, at("spark1", wire.ModelWaits, 0), at("spark1", wire.ModelFetches, 1<<30),
+	f := &fakeModels{tells: []wire.ModelProgress{{Asks: "https://hub"}, aPlan, at("spark1", wire.ModelWaits, 0), at("spark1", wire.ModelFetches, 1<<30),
 		left, done1, done2}}
 	code, out, errs := cli(t, apptest.Agent(f), "model", "pull", "org/m@v1", "--on", "spark2,spark1", "--limit", "1G")
-	want := `sparkrun: org/m@aaaaaaaaaa: 3 files, 4 GiB, to spark1,spark2
+	want := `sparkrun: asks https://hub for org/m
+sparkrun: org/m@aaaaaaaaaa: 3 files, 4 GiB, to spark1,spark2
 sparkrun: left out: 2 files: the same weights in another format
 sparkrun: spark1: 1 GiB of 4 GiB
 sparkrun: spark2: spark1 was left for model.safetensors at byte 5: sent wrong bytes

@@ -42,15 +42,20 @@ func Home(getenv func(string) string) string {
 	return cmp.Or(getenv("HF_HOME"), path.Join(cache, "huggingface"))
 }
 
-// Snapshot is the folder of a model's main revision in a cache
-// (huggingface_hub/file_download.py); empty: it has none.
+// Snapshot is the folder of a model, NAME[@REVISION], in a cache (huggingface_hub/file_download.py); without a
+// revision it is the main one's. Empty: it has none.
 func Snapshot(cache, model string) string {
-	repo := filepath.Join(cache, "models--"+strings.ReplaceAll(model, "/", "--"))
-	ref, err := readFile(filepath.Join(repo, "refs", "main"), maxRef)
-	if err != nil {
+	name, rev, _ := strings.Cut(model, "@")
+	rev = cmp.Or(rev, "main")
+	if !fs.ValidPath(rev) {
 		return ""
 	}
-	dir := filepath.Join(repo, "snapshots", filepath.Base(strings.TrimSpace(string(ref))))
+	repo := filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--"))
+	commit := rev
+	if ref, err := readFile(filepath.Join(repo, "refs", rev), maxRef); err == nil {
+		commit = strings.TrimSpace(string(ref))
+	}
+	dir := filepath.Join(repo, "snapshots", filepath.Base(commit))
 	if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
 		return ""
 	}

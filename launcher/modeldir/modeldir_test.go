@@ -117,6 +117,16 @@ func TestSnapshot(t *testing.T) {
 	if got := Snapshot(cache, "org/model"); got != dir {
 		t.Errorf("%q, want %q", got, dir)
 	}
+	for model, want := range map[string]string{"org/model@abc": dir, "org/model@v1": "", "org/model@../main": ""} {
+		if got := Snapshot(cache, model); got != want {
+			t.Errorf("%s: %q, want %q", model, got, want)
+		}
+	}
+	must(t, os.Rename(filepath.Join(repo, "refs", "main"), filepath.Join(repo, "refs", "v1")))
+	if got := Snapshot(cache, "org/model@v1"); got != dir {
+		t.Errorf("%q, want %q", got, dir)
+	}
+	none("another revision alone")
 	must(t, text("../../../x")(filepath.Join(repo, "refs", "main")))
 	none("a ref that leads elsewhere")
 }

@@ -67,7 +67,7 @@ func (c *Client) do(ctx context.Context, row *Row, req any, take func(any) error
 	case res.StatusCode != http.StatusOK:
 		return c.failed(ctx, refusal(res))
 	case !row.Streams:
-		b, err := readBody(res.Body, maxMessage)
+		b, err := readBody(res.Body, max(maxMessage, row.Limit))
 		switch {
 		case errors.Is(err, launcher.ErrInvalid):
 			return err

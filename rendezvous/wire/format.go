@@ -20,6 +20,9 @@ import (
 // of a node with a thousand ranks is about 200 kB.
 const maxMessage = 4 << 20
 
+// maxManifest bounds a message between members that lists the files of a model or a dataset: some 300,000.
+const maxManifest = 64 << 20
+
 // maxUnauthenticated bounds what a caller without a certificate may send.
 const maxUnauthenticated = 64 << 10
 

@@ -42,6 +42,8 @@ type ModelPullRequest struct {
 	Exclude []string `json:"exclude,omitempty"`
 	// Again: it was begun before under this ID, and is only followed.
 	Again bool `json:"again,omitempty"`
+	// Brief: the caller has another way, so that the Hub is not waited for.
+	Brief bool `json:"brief,omitempty"`
 	// Token is for the Hub, sealed by the call seal under this ID.
 	Token *launcher.SealedSecret `json:"token,omitempty"`
 	// Limit bounds what each machine takes in, in bytes a second; 0: nothing does.
@@ -50,9 +52,11 @@ type ModelPullRequest struct {
 
 func (r ModelPullRequest) about() (string, bool) { return r.Name, true }
 
-// ModelProgress is one machine's, or, as the first reply, what is fetched.
+// ModelProgress is one machine's, or, before those, what is fetched; before that, perhaps, what is waited for.
 type ModelProgress struct {
 	Plan *ModelPlan `json:"plan,omitempty"`
+	// Asks is the Hub that is asked, and has not answered yet.
+	Asks string `json:"asks,omitempty"`
 
 	Host  string `json:"host,omitempty"`
 	State string `json:"state,omitempty"` // see below
@@ -102,6 +106,16 @@ type ModelOrder struct {
 	Limit    int64                  `json:"limit,omitempty"`
 }
 
+// NodeModelAskRequest has a node ask the Hub what a revision has. Only for that it opens the token.
+type NodeModelAskRequest struct {
+	ID       launcher.JobID         `json:"id"`
+	User     string                 `json:"user"`
+	Repo     modelcache.Repo        `json:"repo"`
+	Revision string                 `json:"revision,omitempty"`
+	Token    *launcher.SealedSecret `json:"token,omitempty"`
+	Brief    bool                   `json:"brief,omitempty"`
+}
+
 // NodeModelRequest gives a node an order; Try: it says whether it would take it.
 type NodeModelRequest struct {
 	Order ModelOrder `json:"order"`
@@ -136,7 +150,7 @@ type NodeModels struct {
 	Error string `json:"error,omitempty"`
 }
 
-// HeldModel is what a machine has of a repository.
+// HeldModel is what a machine has of a repository. Of the files that are missing, or foreign, the first are named.
 type HeldModel struct {
 	modelcache.Held
 	// Pulling is the pull under way, if any, and Comes its commit; Why says why the last one failed.

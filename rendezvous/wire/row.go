@@ -28,7 +28,7 @@ type Row struct {
 	Own bool
 	// Asks: an empty request changes nothing, so the JSON face accepts a GET.
 	Asks bool
-	// Limit bounds a request in bytes; 0 means maxMessage.
+	// Limit bounds a request in bytes, and, where it is over maxMessage, a reply; 0 means maxMessage.
 	Limit int
 
 	newReq, newRes func() any // pointers to empty messages

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"github.com/sparkrun/sparkrun/launcher/filesync"
+	"github.com/sparkrun/sparkrun/launcher/filesync/hub"
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
@@ -133,12 +134,14 @@ var (
 	barrier = stream[BarrierRequest, BarrierPart](Row{Name: "barrier", Who: members,
 		Does: "what the MPI ranks of all nodes have put before a barrier, once all have reached it"})
 
-	NodeModel = order[NodeModelRequest](Row{Name: "model", Who: members,
+	NodeModel = order[NodeModelRequest](Row{Name: "model", Who: members, Limit: maxManifest,
 		Does: "fetch a model's files; the order is kept until they are there"})
 	NodeModelProgress = stream[NodeModelWatch, ModelProgress](Row{Name: "model-progress", Who: members,
 		Does: "how far the node is with an order"})
 	NodeModelManifest = unary[NodeModelWatch, modelcache.Manifest](Row{Name: "model-manifest", Who: members,
-		Does: "the files of a commit that the node has"})
+		Limit: maxManifest, Does: "the files of a commit that the node has"})
+	NodeModelAsk = unary[NodeModelAskRequest, hub.Revision](Row{Name: "model-ask", Who: members, Limit: maxManifest,
+		Does: "what the Hub says that a revision has, where the caller has no way to it"})
 	NodeModelVerify = stream[ModelRequest, ModelVerdict](Row{Name: "model-verify", Who: members,
 		Does: "the node's part of model-verify"})
 	NodeModelRemove = unary[ModelRemoveRequest, NodeModelRemoved](Row{Name: "model-remove", Who: members,

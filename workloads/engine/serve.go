@@ -67,6 +67,9 @@ func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 			"give one")
 	}
 	s := served{words: e.fromSnapshot(o, words), args: o.Args, given: map[string]bool{}, model: o.Model}
+	if o.Snapshot != "" {
+		s.words, s.args = revision.without(s.words), revision.without(s.args)
+	}
 	for _, text := range o.Env {
 		if isOwnAddress(text) {
 			s.note("the recipe's %s is left out: each machine has its own", text)

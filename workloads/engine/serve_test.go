@@ -89,7 +89,7 @@ func TestServeGolden(t *testing.T) {
 	tests["vllm-fetched"] = test{"vllm", boxed(serving(2, fetched(workloads.Serve{})))}
 	tests["sglang-fetched"] = test{"sglang", serving(1, fetched(workloads.Serve{Args: []string{"--served-model-name", "m"}}))}
 	tests["trtllm-fetched-recipe"] = test{"trtllm", serving(1, fetched(workloads.Serve{
-		Command: strings.Fields("trtllm-serve org/model --tokenizer=org/model --backend pytorch")}))}
+		Command: strings.Fields("trtllm-serve org/model --revision v2 --tokenizer=org/model --backend pytorch")}))}
 	tests["vllm-boxed"] = test{"vllm", boxed(serving(1, workloads.Serve{Model: "/models/m"}))}
 	tests["trtllm-boxed"] = test{"trtllm", boxed(serving(3, workloads.Serve{Model: "/models/m"}))}
 	for name, tc := range tests {

@@ -36,7 +36,7 @@ func sglangEngine() Engine {
 			Runtimes: map[string]string{"sglang": ""},
 			Commands: [][]string{{"sglang", "serve"}, {"python3", "-m", "sglang.launch_server"},
 				{"python", "-m", "sglang.launch_server"}},
-			Model: Flag{Name: "--model-path", Other: []string{"--model"}}, Revision: Flag{Name: "--revision"}, Named: true,
+			Model: Flag{Name: "--model-path", Other: []string{"--model"}}, Revision: revision, Named: true,
 			Keys: map[string]string{"gpu_memory_utilization": "--mem-fraction-static", "max_model_len": "--context-length"},
 		},
 		// It counts a request's tokens when it has ended; what moves before is its throughput, and the tokens that it

@@ -60,7 +60,7 @@ func vllmEngine() Engine {
 			Runtimes: map[string]string{"vllm": "", "vllm-distributed": workloads.BackendNative,
 				"vllm-ray": workloads.BackendRay, "eugr-vllm": workloads.BackendRay},
 			Commands: [][]string{{"vllm", "serve"}},
-			Model:    Flag{Name: "--model"}, Positional: true, Revision: Flag{Name: "--revision"}, Named: true,
+			Model:    Flag{Name: "--model"}, Positional: true, Revision: revision, Named: true,
 			Dropped: []Flag{
 				{Name: "--data-parallel-rank", Other: []string{"-dpn"}},
 				{Name: "--data-parallel-start-rank", Other: []string{"-dpr"}},

@@ -14,11 +14,18 @@ import (
 // modelName is one on Hugging Face: NAME, or OWNER/NAME (huggingface_hub/utils/_validators.py).
 var modelName = plain.Pattern(`^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$`)
 
-// elsewhere are flags of the servers by which weights come from where nobody looks, or not at all.
-var elsewhere = []Flag{{Name: "--load-format"}, {Name: "--download-dir"}, {Name: "--revision"},
-	{Name: "--model-loader-extra-config"}}
+// revisionName is a branch, a tag or a commit there.
+var revisionName = plain.Pattern(`^\w[\w.+-]*(/\w[\w.+-]*)*$`)
 
-// ModelToFind is the model of a request, a folder or a name, of which nodes can tell whether they have it;
+// elsewhere are flags of the servers by which weights come from where nobody looks, or not at all, or other files
+// from another revision than these.
+var elsewhere = []Flag{{Name: "--load-format"}, {Name: "--download-dir"}, {Name: "--model-loader-extra-config"},
+	{Name: "--tokenizer-revision"}, {Name: "--code-revision"}}
+
+// revision is the flag of the model's version. A folder has one: no server gets the flag beside it.
+var revision = Flag{Name: "--revision"}
+
+// ModelToFind is the model of a request, a folder or NAME[@REVISION], of which nodes can tell whether they have it;
 // empty: there is none.
 func (e Engine) ModelToFind(r workloads.Request) string {
 	if e.Model != HuggingFace {
@@ -33,10 +40,16 @@ func (e Engine) ModelToFind(r workloads.Request) string {
 	if r.Serve.Snapshot != "" {
 		return r.Serve.Snapshot
 	}
-	if path.IsAbs(model) || modelName().MatchString(model) {
+	rev, given := revision.In(words)
+	switch {
+	case path.IsAbs(model):
 		return model
+	case !modelName().MatchString(model) || given && !revisionName().MatchString(rev):
+		return ""
+	case given:
+		return model + "@" + rev
 	}
-	return ""
+	return model
 }
 
 // NodeModel is what a node has of a model; a nil Copy: it does not tell.

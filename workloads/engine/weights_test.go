@@ -34,7 +34,9 @@ func TestWeights(t *testing.T) {
 		"half a folder":  {folder, launcher.ModelCopy{Dir: "/models/m", Found: true, Lacks: 3}, "", "", "lacks 3 of the files with weights"},
 		"dummy weights":  {workloads.Request{Serve: workloads.Serve{Model: "org/model", Args: []string{"--load_format=dummy"}}}, launcher.ModelCopy{Dir: "/hub"}, "", "", ""},
 		"a bucket":       {workloads.Request{Serve: workloads.Serve{Model: "s3://bucket/model"}}, launcher.ModelCopy{Dir: "/hub"}, "", "", ""},
-		"other revision": {workloads.Request{Serve: workloads.Serve{Model: "org/model", Command: []string{"vllm", "serve", "org/model", "--revision", "v2"}}}, launcher.ModelCopy{Dir: "/hub"}, "", "", ""},
+		"other revision": {workloads.Request{Serve: workloads.Serve{Model: "org/model", Command: []string{"vllm", "serve", "org/model", "--revision", "v2"}}}, launcher.ModelCopy{Dir: "/hub"}, "", "h: has no org/model@v2 in /hub: the server fetches it", ""},
+		"no revision":    {workloads.Request{Serve: workloads.Serve{Model: "org/model", Args: []string{"--revision=../v2"}}}, launcher.ModelCopy{Dir: "/hub"}, "", "", ""},
+		"two revisions":  {workloads.Request{Serve: workloads.Serve{Model: "org/model", Args: []string{"--revision=v2", "--tokenizer-revision=v1"}}}, launcher.ModelCopy{Dir: "/hub"}, "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			has, fetch, err := named(t, "vllm").Weights(c.r, []NodeModel{{"silent", nil}, {"h", &c.seen}})

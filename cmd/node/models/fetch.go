@@ -41,24 +41,22 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 	m.mu.Lock()
 	if other := m.pulls[p.key()]; other != nil && !other.ended() {
 		m.mu.Unlock()
-		for _, f := range o.Manifest.Files {
-			if !slices.Contains(other.order.Manifest.Files, f) {
-				return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of other files of it is under way: wait for it",
-					o.Manifest.Repo, wire.ErrConflict)
-			}
+		if under := other.order.Manifest; len(joined(under, o.Manifest).Files) > len(under.Files) {
+			return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of other files of it is under way: wait for it",
+				o.Manifest.Repo, wire.ErrConflict)
 		}
-		return wire.Empty{}, nil // it is followed in this one's place
+		return wire.Empty{}, m.anew(other, o) // it is followed in this one's place
 	}
 	m.pulls[p.key()] = p
 	m.mu.Unlock()
-	err := m.keepOrder(o)
+	err := m.keepOrder(p.file, o)
 	if err == nil {
 		select {
 		case m.begun <- p:
 			return wire.Empty{}, nil
 		case <-ctx.Done():
 			err = ctx.Err()
-			m.dropOrder(o)
+			m.dropOrder(p)
 		}
 	}
 	m.mu.Lock()
@@ -124,7 +122,7 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	case ctx.Err() != nil:
 		return // the next agent goes on
 	}
-	m.dropOrder(p.order)
+	m.done(p)
 	if errors.Is(err, relay.ErrNoSource) {
 		err = m.unreached(p.order, err)
 	}
@@ -158,10 +156,7 @@ var errGivenUp = errors.New("it was given up: it is being removed")
 // bring fetches what is missing, and links it.
 func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 	x := p.order.Manifest
-	outside, err := m.outside(p.order)
-	if err != nil {
-		return "", err
-	}
+	outside := m.outside(p)
 	lease, err := m.cache.Hold(x.Repo)
 	if err != nil {
 		return "", err
@@ -179,7 +174,6 @@ func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 		have -= f.Size
 	}
 	p.update(func() { p.have = have })
-	limit := relay.NewLimit(p.order.Limit)
 	on := map[launcher.NodeID]*presence{}
 	for _, id := range p.order.Chain {
 		on[id] = &presence{answered: time.Now()}
@@ -191,7 +185,7 @@ func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if err := m.file(ctx, p, f, m.chain(p.order, x.Repo, f, on), outside(f), limit); err != nil {
+			if err := m.file(ctx, p, f, m.chain(p.order, x.Repo, f, on), outside(f)); err != nil {
 				return fmt.Errorf("%s: %w", f.Path, err)
 			}
 			return nil
@@ -227,17 +221,18 @@ type chain struct {
 type openOutside = func(ctx context.Context, off, n int64) (io.ReadCloser, error)
 
 // outside opens files at the Hub.
-func (m *Models) outside(o wire.ModelOrder) (func(modelcache.File) openOutside, error) {
+func (m *Models) outside(p *pull) func(modelcache.File) openOutside {
+	o := p.order
 	if !o.Outside {
-		return func(modelcache.File) openOutside { return nil }, nil
-	}
-	client, err := m.hub(o.ID, o.User, o.Token, 0)
-	if err != nil {
-		return nil, err
+		return func(modelcache.File) openOutside { return nil }
 	}
 	rev := &hub.Revision{Repo: o.Manifest.Repo.Name, Type: hub.Type(o.Manifest.Repo.Type), Commit: o.Manifest.Commit}
 	return func(f modelcache.File) openOutside {
 		return func(ctx context.Context, off, n int64) (io.ReadCloser, error) {
+			client, err := m.hubOf(p)
+			if err != nil {
+				return nil, err
+			}
 			body, err := client.Open(ctx, rev, hub.File(f), off, off+n)
 			for _, final := range []error{hub.ErrNoRepo, hub.ErrNoRevision, hub.ErrNoFile, hub.ErrGated, hub.ErrToken,
 				hub.ErrLength, hub.ErrNoRange} {
@@ -247,14 +242,15 @@ func (m *Models) outside(o wire.ModelOrder) (func(modelcache.File) openOutside, 
 			}
 			return body, err
 		}
-	}, nil
+	}
 }
 
-// hub makes a client that has the token, if any.
-func (m *Models) hub(id launcher.JobID, user string, token *launcher.SealedSecret, tries int) (*hub.Client, error) {
-	cfg := hub.Config{Endpoint: m.cfg.Endpoint, UserAgent: "sparkrun/" + m.cfg.Version, Tries: tries}
-	if token != nil {
-		plain, err := m.cfg.Unseal(launcher.Spec{ID: id, User: user}, *token)
+// hub makes a client that has the token, if any. A request may be made so often, and be silent for so long; 0: as the
+// package says.
+func (m *Models) hub(r wire.NodeModelAskRequest, tries int, idle time.Duration) (*hub.Client, error) {
+	cfg := hub.Config{Endpoint: m.cfg.Endpoint, UserAgent: "sparkrun/" + m.cfg.Version, Tries: tries, Idle: idle}
+	if r.Token != nil {
+		plain, err := m.cfg.Unseal(launcher.Spec{ID: r.ID, User: r.User}, *r.Token)
 		if err != nil {
 			return nil, fmt.Errorf("open the token: %w", err)
 		}
@@ -264,8 +260,7 @@ func (m *Models) hub(id launcher.JobID, user string, token *launcher.SealedSecre
 }
 
 // file fetches one.
-func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, outside openOutside,
-	limit *relay.Limit) error {
+func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, outside openOutside) error {
 	repo := p.order.Manifest.Repo
 	part, err := m.begin(ctx, p, f)
 	if err != nil || part == nil {
@@ -275,7 +270,7 @@ func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, 
 	sums, state, at := part.Kept()
 	file, err := relay.New(relay.Config{Size: f.Size, SHA256: f.SHA256, GitSHA1: f.GitOID, Part: part, Self: c.self,
 		Kept: relay.Kept{Sums: sums, Hash: state, At: at}, Chain: c.members, Outside: outside, Buffers: m.buffers,
-		Limit: limit, Event: func(e relay.Event) { m.event(p, f, e) }})
+		Limit: p.limit, Event: func(e relay.Event) { m.event(p, f, e) }})
 	if err != nil {
 		return err
 	}

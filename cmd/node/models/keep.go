@@ -21,6 +21,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// namedFiles is how many files are named that a commit lacks: all of a dataset's would be more than a message takes.
+const namedFiles = 20
+
 // list tells what this node has.
 func (m *Models) list(_ context.Context, _ wire.Caller, r wire.ModelsRequest) (wire.NodeModels, error) {
 	n := wire.NodeModels{ID: m.cfg.Self, Host: m.cfg.Host, Dir: m.cfg.Dir}
@@ -49,6 +52,10 @@ func (m *Models) list(_ context.Context, _ wire.Caller, r wire.ModelsRequest) (w
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, h := range held {
+		h.Foreign = h.Foreign[:min(len(h.Foreign), namedFiles)]
+		for i, c := range h.Commits {
+			h.Commits[i].Missing = c.Missing[:min(len(c.Missing), namedFiles)]
+		}
 		x := wire.HeldModel{Held: h}
 		for _, p := range m.pulls {
 			if p.order.Manifest.Repo != h.Repo {

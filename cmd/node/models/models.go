@@ -70,6 +70,8 @@ type Models struct {
 	under   map[string]*relay.File
 	held    map[string]*heldFile
 	clients map[launcher.NodeID]*http.Client
+
+	unheard unheard // the Hub, from here
 }
 
 // Open opens the cache, and reads the orders that were not done. Run goes on with them.
@@ -93,6 +95,7 @@ func (m *Models) Calls() []wire.Call {
 		wire.ModelPull.Serve(m.pull), wire.ModelVerify.Serve(m.verify), wire.ModelRemove.Serve(m.remove),
 		wire.ModelAdd.Serve(m.add),
 		wire.NodeModel.Serve(m.take), wire.NodeModelProgress.Serve(m.progress), wire.NodeModelManifest.Serve(m.manifest),
+		wire.NodeModelAsk.Serve(m.askHub),
 		wire.NodeModelVerify.Serve(m.nodeVerify), wire.NodeModelRemove.Serve(m.nodeRemove),
 	)
 }

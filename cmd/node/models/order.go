@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/sparkrun/sparkrun/launcher/durable"
+	"github.com/sparkrun/sparkrun/launcher/filesync/hub"
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/launcher/filesync/relay"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -18,7 +19,10 @@ import (
 
 // pull is an order and how far it is.
 type pull struct {
-	order wire.ModelOrder
+	order wire.ModelOrder // as it was begun: its limit and its token may have been given anew
+	file  string          // in which it is kept
+	limit *relay.Limit
+	bytes int64         // of all its files
 	over  chan struct{} // closed when nothing more is done for it in this life of the agent
 
 	mu      sync.Mutex
@@ -30,12 +34,16 @@ type pull struct {
 	under   map[*relay.File]bool
 	from    string
 	notes   []string
-	giveUp  func() // nil: it has not begun
-	gone    bool   // given up
+	giveUp  func()                   // nil: it has not begun
+	gone    bool                     // given up
+	access  wire.NodeModelAskRequest // whose token it is
+	hub     *hub.Client              // nil: not made with it yet
+	dropped bool                     // its file, for good
 }
 
 func newPull(o wire.ModelOrder) *pull {
-	return &pull{order: o, over: make(chan struct{}), changed: make(chan struct{}), state: wire.ModelWaits,
+	return &pull{order: o, file: string(o.ID) + orderExt, limit: relay.NewLimit(o.Limit), bytes: o.Manifest.Bytes(),
+		access: wire.NodeModelAskRequest{ID: o.ID, User: o.User, Token: o.Token}, over: make(chan struct{}), changed: make(chan struct{}), state: wire.ModelWaits,
 		under: map[*relay.File]bool{}}
 }
 
@@ -63,11 +71,20 @@ func (p *pull) note(text string) {
 	})
 }
 
+func (p *pull) noteOnce(text string) {
+	p.mu.Lock()
+	said := slices.Contains(p.notes, text)
+	p.mu.Unlock()
+	if !said {
+		p.note(text)
+	}
+}
+
 // seen is how far it is, with the notes after the first so many, and a channel that is closed when there is more.
 func (p *pull) seen(host string, notes int) (wire.ModelProgress, chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := wire.ModelProgress{Host: host, State: p.state, Have: p.have, Bytes: p.order.Manifest.Bytes(), From: p.from,
+	s := wire.ModelProgress{Host: host, State: p.state, Have: p.have, Bytes: p.bytes, From: p.from,
 		Notes: slices.Clone(p.notes[min(notes, len(p.notes)):]), Dir: p.dir}
 	for f := range p.under {
 		s.Have += f.Have()
@@ -86,14 +103,10 @@ func (p *pull) ended() bool {
 // An order is a file of the folder, named by its id. A token in it is sealed.
 const orderExt = ".order"
 
-func (m *Models) orderFile(o wire.ModelOrder) string {
-	return filepath.Join(m.cfg.Orders, string(o.ID)+orderExt)
-}
-
-func (m *Models) keepOrder(o wire.ModelOrder) error {
+func (m *Models) keepOrder(file string, o wire.ModelOrder) error {
 	text, err := json.Marshal(o)
 	if err == nil {
-		err = durable.Write(m.orderFile(o), text, 0o600)
+		err = durable.Write(filepath.Join(m.cfg.Orders, file), text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the order to pull %s: %w", o.Manifest.Repo, err)
@@ -101,9 +114,9 @@ func (m *Models) keepOrder(o wire.ModelOrder) error {
 	return nil
 }
 
-func (m *Models) dropOrder(o wire.ModelOrder) {
-	if err := os.Remove(m.orderFile(o)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		m.cfg.Logger.Error("remove order", "model", o.Manifest.Repo, "error", err)
+func (m *Models) dropOrder(p *pull) {
+	if err := os.Remove(filepath.Join(m.cfg.Orders, p.file)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		m.cfg.Logger.Error("remove order", "model", p.order.Manifest.Repo, "error", err)
 	}
 }
 
@@ -133,8 +146,9 @@ func (m *Models) readOrders() error {
 			continue
 		}
 		p := newPull(o)
+		p.file = e.Name()
 		if !slices.Contains(o.Chain, m.cfg.Self) { // of a cluster that this machine was in before
-			m.dropOrder(o)
+			m.dropOrder(p)
 			continue
 		}
 		m.pulls[p.key()], m.resumed = p, append(m.resumed, p)

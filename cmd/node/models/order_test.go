@@ -58,7 +58,7 @@ func TestOrdersAreRefused(t *testing.T) {
 }
 
 // The next agent takes up what was kept; not what it cannot read, and not what a cluster of before had ordered. A pull
-// of other files of the same commit waits.
+// of other files of the same commit waits; the same one again changes its limit, for its own user and for root.
 func TestOrdersAreTakenUp(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{Dir: dir + "/models", Orders: dir + "/orders"}
@@ -66,7 +66,7 @@ func TestOrdersAreTakenUp(t *testing.T) {
 	mine, before := orderOf("a"), orderOf("b")
 	before.Chain, before.Manifest.Commit = []launcher.NodeID{"former"}, strings.Repeat("c", 40)
 	for _, o := range []wire.ModelOrder{mine, before} {
-		if err := m.keepOrder(o); err != nil {
+		if err := m.keepOrder(newPull(o).file, o); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,12 +77,33 @@ func TestOrdersAreTakenUp(t *testing.T) {
 	if len(next.resumed) != 1 || next.resumed[0].order.ID != mine.ID {
 		t.Errorf("taken up: %+v", next.resumed)
 	}
-	if _, err := os.Stat(m.orderFile(before)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(cfg.Orders, newPull(before).file)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the order of a former cluster: %v", err)
 	}
 	again := orderOf("a")
 	if _, err := next.take(t.Context(), wire.Caller{}, wire.NodeModelRequest{Order: again}); err != nil {
 		t.Errorf("the same pull again: %v", err)
+	}
+	for _, x := range []struct {
+		user  string
+		limit int64
+		want  int64
+	}{{"", 5, 5}, {"", 0, 5}, {"ada", 7, 5}, {"root", 9, 9}} {
+		again.User, again.Limit = x.user, x.limit
+		if _, err := next.take(t.Context(), wire.Caller{}, wire.NodeModelRequest{Order: again}); err != nil {
+			t.Error(err)
+		}
+		p := next.resumed[0]
+		if kept := opened(t, cfg).resumed[0]; p.limit.Rate() != x.want || kept.limit.Rate() != x.want {
+			t.Errorf("%+v: a limit of %d, %d is kept", x, p.limit.Rate(), kept.limit.Rate())
+		}
+	}
+	next.done(next.resumed[0])
+	if _, err := next.take(t.Context(), wire.Caller{}, wire.NodeModelRequest{Order: again}); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(cfg.Orders, "[^h]*")); len(left) > 0 {
+		t.Errorf("an order that is done is kept: %q", left)
 	}
 	if _, err := next.take(t.Context(), wire.Caller{}, wire.NodeModelRequest{Order: orderOf("other")}); !errors.Is(err, wire.ErrConflict) {
 		t.Errorf("another pull of it: %v", err)

@@ -49,7 +49,7 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	}
 	found, begun := m.begunBefore(ctx, r, repo, have)
 	if !begun {
-		found, err = m.resolve(ctx, c, r, repo, have)
+		found, err = m.resolve(ctx, c, r, repo, st.Nodes, have, send)
 	}
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", r.Name, err)
@@ -70,7 +70,7 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", r.Name, err)
 	}
-	nodes := inOrder(to, m.cfg.Self, held)
+	nodes := inOrder(to, cmp.Or(found.by, m.cfg.Self), held)
 	order := wire.ModelOrder{ID: r.ID, User: c.User.Name, Manifest: found.manifest, Outside: found.offline == "",
 		Token: r.Token, Limit: r.Limit}
 	for _, n := range have { // who has all of it, and needs none, comes before all
@@ -128,8 +128,9 @@ func (m *Models) begunBefore(ctx context.Context, r wire.ModelPullRequest, repo 
 // finding is what is to be fetched.
 type finding struct {
 	manifest modelcache.Manifest
-	why      map[string]int // left out, by the reason
-	offline  string         // why the Hub was not asked
+	why      map[string]int  // left out, by the reason
+	offline  string          // why the Hub was not asked
+	by       launcher.NodeID // who has a way to it
 }
 
 func (f finding) plan() *wire.ModelPlan {
@@ -154,6 +155,13 @@ func (f finding) whole(n wire.NodeModels) bool {
 	return c != nil && c.Whole() && c.Files >= len(f.manifest.Files)
 }
 
+// wholeAt is the commit that a revision stands for, where a node has it whole.
+func wholeAt(n wire.NodeModels, revision string) *modelcache.Commit {
+	return commitOf(n, func(c modelcache.Commit) bool {
+		return c.Whole() && (c.Commit == revision || slices.Contains(c.Refs, revision))
+	})
+}
+
 func commitOf(n wire.NodeModels, is func(modelcache.Commit) bool) *modelcache.Commit {
 	for _, h := range n.Held {
 		for i := range h.Commits {
@@ -167,28 +175,30 @@ func commitOf(n wire.NodeModels, is func(modelcache.Commit) bool) *modelcache.Co
 
 // resolve asks the Hub; where that cannot be reached, or has no such repository, what members have counts.
 func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullRequest, repo modelcache.Repo,
-	have []wire.NodeModels) (finding, error) {
-	client, err := m.hub(r.ID, c.User.Name, r.Token, 2)
-	if err != nil {
+	nodes []wire.NodeStatus, have []wire.NodeModels, send func(wire.ModelProgress) error) (finding, error) {
+	to, _, err := choose(nodes, r, m.cfg.Self, nil)
+	if err != nil && !r.Again { // then they may be away
 		return finding{}, err
 	}
-	rev, err := client.Resolve(ctx, repo.Name, hub.Type(repo.Type), r.Revision)
+	ask := wire.NodeModelAskRequest{ID: r.ID, User: c.User.Name, Repo: repo, Revision: r.Revision, Token: r.Token,
+		Brief: r.Brief}
+	for _, n := range have {
+		ask.Brief = ask.Brief || wholeAt(n, cmp.Or(r.Revision, "main")) != nil
+	}
+	rev, by, err := m.revision(ctx, ask, nodes, to, func() error {
+		return send(wire.ModelProgress{Asks: cmp.Or(m.cfg.Endpoint, hub.Endpoint)})
+	})
 	switch {
-	case errors.Is(err, hub.ErrOffline), errors.Is(err, hub.ErrNoRepo), errors.Is(err, hub.ErrStalled):
-		return m.among(ctx, r, repo, have, err)
-	case errors.Is(err, hub.ErrGated), errors.Is(err, hub.ErrToken):
-		return finding{}, fmt.Errorf("%w: %w: --secret HF_TOKEN gives this shell's, --secret HF_TOKEN=FILE a file's",
-			wire.ErrDenied, err)
-	case errors.Is(err, hub.ErrNoRevision):
-		return finding{}, fmt.Errorf("%w: %w", wire.ErrNoModel, err)
-	case err != nil:
+	case ctx.Err() != nil, errors.Is(err, wire.ErrDenied):
 		return finding{}, err
+	case err != nil:
+		return m.among(ctx, r, repo, have, err)
 	case rev.Restricted && c.User.UID != 0:
 		return finding{}, fmt.Errorf("%w: it is gated or private, and every user of the machines would be able to read "+
 			"it: root may decide that (sudo)", wire.ErrDenied)
 	}
 	take, left := hub.Choice{Include: r.Include, Exclude: r.Exclude}.Choose(rev.Files)
-	f := finding{why: map[string]int{}, manifest: modelcache.Manifest{Repo: repo, Commit: rev.Commit}}
+	f := finding{by: by, why: map[string]int{}, manifest: modelcache.Manifest{Repo: repo, Commit: rev.Commit}}
 	if rev.Asked != rev.Commit {
 		f.manifest.Ref = cmp.Or(rev.Asked, "main")
 	}
@@ -211,9 +221,7 @@ func (m *Models) among(ctx context.Context, r wire.ModelPullRequest, repo modelc
 	why error) (finding, error) {
 	ref := cmp.Or(r.Revision, "main")
 	for _, n := range have {
-		c := commitOf(n, func(c modelcache.Commit) bool {
-			return c.Whole() && (c.Commit == ref || slices.Contains(c.Refs, ref))
-		})
+		c := wholeAt(n, ref)
 		if c == nil {
 			continue
 		}
@@ -231,11 +239,10 @@ func (m *Models) among(ctx context.Context, r wire.ModelPullRequest, repo modelc
 		}
 		return finding{manifest: x, offline: why.Error()}, nil
 	}
-	if errors.Is(why, hub.ErrNoRepo) {
-		return finding{}, fmt.Errorf("%w: no machine has it whole, and: %w", wire.ErrNoModel, why)
+	if !errors.Is(why, wire.ErrNoModel) {
+		why = fmt.Errorf("%w: %w", wire.ErrNoModel, why)
 	}
-	return finding{}, fmt.Errorf("%w: no machine has it whole, and %s has no way to it: %w: type this on a machine that "+
-		"has", wire.ErrNoModel, m.cfg.Host, why)
+	return finding{}, fmt.Errorf("no machine has it whole, and: %w", why)
 }
 
 func sameCommit(x modelcache.Manifest, asked wire.NodeModelWatch) error {
@@ -255,13 +262,14 @@ func (m *Models) manifestOf(ctx context.Context, id launcher.NodeID,
 	return wire.NodeModelManifest.Call(ctx, m.cfg.Dial.Client(id), r)
 }
 
+func isAway(n wire.NodeStatus) bool { return n.State == "away" || n.State == "joined" }
+
 // choose gives the nodes that are to have it, and those that would be, but are away.
 func choose(nodes []wire.NodeStatus, r wire.ModelPullRequest, self launcher.NodeID,
 	have map[launcher.NodeID]int64) (to, away []wire.NodeStatus, err error) {
-	isAway := func(n wire.NodeStatus) bool { return n.State == "away" || n.State == "joined" }
 	switch {
 	case len(r.On) > 0:
-		return named(nodes, r.On, isAway)
+		return named(nodes, r.On)
 	case r.All:
 		for _, n := range nodes {
 			switch {
@@ -306,8 +314,7 @@ func first(is bool) int {
 }
 
 // named gives nodes by their hosts; all must be there.
-func named(nodes []wire.NodeStatus, hosts []string,
-	isAway func(wire.NodeStatus) bool) (to, _ []wire.NodeStatus, err error) {
+func named(nodes []wire.NodeStatus, hosts []string) (to, _ []wire.NodeStatus, err error) {
 	for _, host := range hosts {
 		i := slices.IndexFunc(nodes, func(n wire.NodeStatus) bool { return n.Host == host })
 		switch {
@@ -322,12 +329,12 @@ func named(nodes []wire.NodeStatus, hosts []string,
 	return to, nil, nil
 }
 
-// inOrder is the chain: first who has most of it, else the caller's own node, then each time one that a cable joins
-// to the last, where there is one.
-func inOrder(nodes []wire.NodeStatus, self launcher.NodeID, have map[launcher.NodeID]int64) []wire.NodeStatus {
+// inOrder is the chain: first who has most of it, else who reaches the Hub, then each time one that a cable joins to
+// the last, where there is one.
+func inOrder(nodes []wire.NodeStatus, reaches launcher.NodeID, have map[launcher.NodeID]int64) []wire.NodeStatus {
 	rest := slices.Clone(nodes)
 	slices.SortStableFunc(rest, func(a, b wire.NodeStatus) int {
-		return cmp.Or(cmp.Compare(have[b.ID], have[a.ID]), cmp.Compare(first(b.ID == self), first(a.ID == self)))
+		return cmp.Or(cmp.Compare(have[b.ID], have[a.ID]), cmp.Compare(first(b.ID == reaches), first(a.ID == reaches)))
 	})
 	var out []wire.NodeStatus
 	for len(rest) > 0 {

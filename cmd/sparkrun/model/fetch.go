@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,13 +39,14 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 	}
 	b := a.Dial()
 	defer b.Close()
-	ask := wire.ModelPullRequest{ModelRepo: wire.ModelRepo{Name: model}, ID: launcher.NewJobID()}
+	name, revision, _ := strings.Cut(model, "@")
+	ask := wire.ModelPullRequest{ModelRepo: wire.ModelRepo{Name: name}, Revision: revision, ID: launcher.NewJobID()}
 	kept, err := wire.Models.Call(ctx, b, wire.ModelsRequest{ModelRepo: ask.ModelRepo})
 	if err != nil {
 		return ctx.Err()
 	}
 	hosts := o.mayGet(told.Nodes, kept.Nodes)
-	dir := snapshotOn(kept.Nodes, hosts)
+	dir := snapshotOn(kept.Nodes, hosts, cmp.Or(revision, "main"))
 	switch {
 	case dir != "":
 	case o.DryRun:
@@ -53,6 +55,7 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 		return nil
 	default:
 		ask.On = hosts
+		ask.Brief = slices.ContainsFunc(told.Nodes, func(n wire.NodePlan) bool { return hasAll(n.Model) })
 		secret := slices.IndexFunc(o.Secrets, func(s string) bool {
 			name, _, _ := strings.Cut(s, "=")
 			return name == tokenName
@@ -62,8 +65,12 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 				return err
 			}
 		}
-		v := newPullView(a, a.ErrTTY && !o.JSON)
-		switch err := v.follow(ctx, b, ask, v.take); {
+		v := newPullView(a, a.ErrTTY)
+		tell := v.take
+		if o.JSON && !o.Detach { // which prints the job's id alone
+			v.live, tell = false, v.lines(a.Out)
+		}
+		switch err := v.follow(ctx, b, ask, tell); {
 		case err != nil && v.plan == nil && ctx.Err() == nil:
 			a.Say(fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err))
 			return nil
@@ -122,9 +129,9 @@ func (o *serveOptions) mayGet(plan []wire.NodePlan, all []wire.NodeModels) (host
 	return hosts
 }
 
-// snapshotOn is the folder of the commit that main stands for, where all of these hosts have the same one whole; empty:
-// they have not.
-func snapshotOn(nodes []wire.NodeModels, hosts []string) (dir string) {
+// snapshotOn is the folder of the commit that a revision stands for, where all of these hosts have the same one whole;
+// empty: they have not.
+func snapshotOn(nodes []wire.NodeModels, hosts []string, revision string) (dir string) {
 	for _, host := range hosts {
 		i := slices.IndexFunc(nodes, func(n wire.NodeModels) bool { return n.Host == host })
 		if i < 0 || len(nodes[i].Held) != 1 {
@@ -132,7 +139,7 @@ func snapshotOn(nodes []wire.NodeModels, hosts []string) (dir string) {
 		}
 		h := nodes[i].Held[0]
 		at := slices.IndexFunc(h.Commits, func(c modelcache.Commit) bool {
-			return c.Whole() && slices.Contains(c.Refs, "main")
+			return c.Whole() && (c.Commit == revision || slices.Contains(c.Refs, revision))
 		})
 		if at < 0 {
 			return ""

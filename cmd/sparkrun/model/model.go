@@ -40,9 +40,9 @@ func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 	if s.Model == "" || s.Config != nil || e.Model == engine.File { // such a file has no config.json
 		return nil
 	}
-	dir := cmp.Or(s.Snapshot, s.Model)
+	dir := cmp.Or(s.Snapshot, e.ModelToFind(o.Request), s.Model)
 	if !filepath.IsAbs(dir) {
-		dir = snapshot(a, s.Model)
+		dir = snapshot(a, dir)
 	}
 	if dir != "" && away == nil {
 		m, err := readModel(dir)

@@ -1,8 +1,8 @@
 package model
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,9 +33,10 @@ weights, and says what it leaves out. Without --on, --nodes or --all they come t
 the machine that is asked.
 
 The machines go on when this command ends or is interrupted, and after a reboot:
-asked again it shows how far they are. model rm gives a pull up. A model that is
-gated takes a token, and root's word, as every user of the machines can read it.
-Where the Hub is not reached a model comes from a machine that has it.`,
+asked again it shows how far they are, and changes --limit and --secret. model rm
+gives a pull up. A model that is gated takes a token, and root's word, as every user
+of the machines can read it. Where the Hub is not reached a model comes from a
+machine that has it.`,
 		Example: `  sparkrun model pull Qwen/Qwen3-8B --all
   sparkrun model pull org/data@v1.2 --type dataset --on spark1,spark2
   sudo sparkrun model pull meta-llama/Llama-3.1-8B --nodes 2 --secret HF_TOKEN=token.txt`,
@@ -85,11 +86,7 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 	v := newPullView(a, a.ErrTTY && !o.json)
 	tell := v.take
 	if o.json {
-		enc := json.NewEncoder(a.Out)
-		tell = func(p wire.ModelProgress) error {
-			v.remember(p)
-			return enc.Encode(p)
-		}
+		tell = v.lines(a.Out)
 	}
 	if err := v.follow(ctx, b, o.request, tell); err != nil {
 		return err
@@ -108,6 +105,7 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 // follow pulls, and tells until all machines have ended; it asks again where the agent is away.
 func (v *pullView) follow(ctx context.Context, b *wire.Client, r wire.ModelPullRequest,
 	tell func(wire.ModelProgress) error) error {
+	v.name = r.Name
 	var pause app.Pause
 	heard := time.Now()
 	for {
@@ -137,6 +135,7 @@ func (v *pullView) follow(ctx context.Context, b *wire.Client, r wire.ModelPullR
 // pullView shows a pull: on a terminal a line for each machine, else what changes.
 type pullView struct {
 	app   *app.App
+	name  string
 	live  bool
 	plan  *wire.ModelPlan
 	told  map[string]wire.ModelProgress
@@ -149,8 +148,8 @@ func newPullView(a *app.App, live bool) *pullView {
 }
 
 func (v *pullView) remember(p wire.ModelProgress) (before wire.ModelProgress) {
-	if p.Plan != nil {
-		v.plan = p.Plan
+	if p.Host == "" {
+		v.plan = cmp.Or(p.Plan, v.plan)
 		return wire.ModelProgress{}
 	}
 	before = v.told[p.Host]
@@ -167,10 +166,13 @@ func (v *pullView) take(p wire.ModelProgress) error {
 	before := v.remember(p)
 	v.erase()
 	defer v.draw()
-	if p.Plan != nil {
-		if !again {
-			v.begin(*p.Plan)
-		}
+	switch {
+	case p.Plan != nil && !again:
+		v.begin(*p.Plan)
+	case p.Asks != "":
+		v.app.Say("asks " + p.Asks + " for " + v.name)
+	}
+	if p.Host == "" {
 		return nil
 	}
 	for _, note := range p.Notes {

@@ -52,3 +52,25 @@ func TestPullViewOnATerminal(t *testing.T) {
 		}
 	})
 }
+
+// As JSON a machine that fetches has its rate and the time left, once they are known.
+func TestPullLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		v := newPullView(&app.App{}, false)
+		tell := v.lines(&out)
+		for range 3 {
+			out.Reset()
+			have := v.told["spark1"].Have + 1<<30
+			if err := tell(wire.ModelProgress{Host: "spark1", State: wire.ModelFetches, Have: have, Bytes: 10 << 30}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		want := `{"type":"fetch","host":"spark1","state":"fetches","have":3221225472,"bytes":10737418240,` +
+			`"bytes_per_s":1073741824,"seconds_left":7}` + "\n"
+		if out.String() != want {
+			t.Errorf("told %s, want %s", &out, want)
+		}
+	})
+}

@@ -21,7 +21,14 @@ func NewLimit(rate int64) *Limit { return &Limit{rate: float64(rate)} }
 func (l *Limit) Set(rate int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.rate = float64(rate)
+	l.rate, l.next = float64(rate), time.Time{}
+}
+
+// Rate is the limit that counts now.
+func (l *Limit) Rate() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(l.rate)
 }
 
 // wait waits until n more bytes may come. What was not used is not saved up.

@@ -1,0 +1,182 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/hub/hubtest"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// hubs is a cluster whose nodes each have a Hub of their own.
+func hubs(t *testing.T, endpoints ...string) *cluster {
+	t.Helper()
+	c := newCluster(t, len(endpoints), func(c *Config) { c.HubEndpoint = endpoints[c.Host[len(c.Host)-1]-'1'] })
+	for _, h := range c.hosts {
+		h.wait(len(endpoints))
+	}
+	return c
+}
+
+// noHub is where nobody listens.
+const noHub = "http://127.0.0.1:1"
+
+// A node without a way to the Hub has another one ask it, the token's owner as well. Where none of those that are to
+// have the model has a way, it is said at once which one has.
+func TestModelIsResolvedByAnother(t *testing.T) {
+	t.Parallel()
+	s, err := hubtest.Start("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const token = "hf_averysecrettoken"
+	s.Tokens = []string{token}
+	if _, err := s.Add(hubtest.Repo{Name: tiny, Gated: true, Files: tinyFiles()}); err != nil {
+		t.Fatal(err)
+	}
+	c := hubs(t, noHub, noHub, s.Endpoint)
+	root := c.hosts[0].now().server.As(asRoot)
+	sealed := func(on ...string) wire.ModelPullRequest {
+		r := pullOf(tiny)
+		r.All, r.On = false, on
+		res, err := wire.Seal.Call(t.Context(), root, wire.SealRequest{Job: r.ID,
+			Secrets: []wire.Plain{{Name: "HF_TOKEN", Value: []byte(token)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Token = &res.Secrets[0]
+		return r
+	}
+	refuses := func(r wire.ModelPullRequest, is error, want string) {
+		t.Helper()
+		err := wire.ModelPull.Call(t.Context(), root, r, func(wire.ModelProgress) error { return nil })
+		if !errors.Is(err, is) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	refuses(sealed("spark1", "spark2"), wire.ErrNoModel, "`sparkrun model pull org/tiny --on spark3` first")
+	none := sealed("spark1", "spark3")
+	none.Name = "org/none"
+	refuses(none, wire.ErrNoModel, "no such repository")
+	stranger := sealed("spark1", "spark3")
+	stranger.ID = launcher.NewJobID() // of which the token is not
+	refuses(stranger, wire.ErrNoModel, "spark3: open the token")
+
+	c.hosts[0].pull(sealed("spark1", "spark3")).whole(t, c.hosts[0], c.hosts[2])
+	if leaks := s.Leaks(); len(leaks) > 0 {
+		t.Errorf("the token went elsewhere: %q", leaks)
+	}
+}
+
+// A Hub that says nothing is not waited for where a machine has the model; what is waited for is said, and it is not
+// asked again for a while.
+func TestModelHubIsSilent(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	endpoint := "http://" + silent.Addr().String()
+	c := hubs(t, endpoint, endpoint)
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "model.safetensors"), weights, 0o644),
+		os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	root := c.hosts[0].now().server.As(asRoot)
+	if _, err := wire.ModelAdd.Call(t.Context(), root, wire.ModelAddRequest{ModelRepo: wire.ModelRepo{Name: tiny},
+		Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	pull := func() (asks string, planned time.Duration, err error) {
+		began := time.Now()
+		err = wire.ModelPull.Call(t.Context(), root, pullOf(tiny), func(p wire.ModelProgress) error {
+			if p.Asks != "" {
+				asks = p.Asks
+			}
+			if p.Plan != nil {
+				planned = time.Since(began)
+			}
+			return nil
+		})
+		return asks, planned, err
+	}
+	asks, planned, err := pull()
+	if err != nil || asks != endpoint || planned > 15*time.Second {
+		t.Errorf("%v, after %s; said that it asks %q", err, planned, asks)
+	}
+	asks, planned, err = pull()
+	if since := time.Since(began); since < 25*time.Second && (err != nil || asks != "" || planned > 3*time.Second) {
+		t.Errorf("once more: %v, after %s; said that it asks %q", err, planned, asks)
+	}
+}
+
+// A dataset of many files is resolved and ordered like any other, though the list does not fit an ordinary message; so is
+// one that only a member has.
+func TestModelOfManyFiles(t *testing.T) {
+	t.Parallel()
+	const files, taken = 6_000, 60
+	long := strings.Repeat("/"+strings.Repeat("n", 200), 4) // 5 MB of names
+	s, err := hubtest.Start("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	many := map[string]hubtest.Content{}
+	for i := range files {
+		many[fmt.Sprintf("train/%04d%s", i, long)] = hubtest.Text(fmt.Sprint(i % 20))
+	}
+	if _, err := s.Add(hubtest.Repo{Name: "org/many", Type: "dataset", Files: many}); err != nil {
+		t.Fatal(err)
+	}
+	c := hubs(t, noHub, s.Endpoint, noHub)
+	pull := func(on ...string) {
+		t.Helper()
+		r := pullOf("org/many")
+		r.Type, r.All, r.On, r.Include = "dataset", false, on, []string{"train/??00/*"} // links take most of the time
+		p := c.hosts[0].pull(r)
+		select {
+		case <-p.over:
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("it is not over: %+v", p.last)
+		}
+		if p.err != nil {
+			t.Fatal(p.err)
+		}
+		for _, host := range on {
+			if p.of(host).State != wire.ModelDone {
+				t.Errorf("%s: %+v", host, p.of(host))
+			}
+		}
+		if p.plan.Files != taken {
+			t.Errorf("%d files, want %d", p.plan.Files, taken)
+		}
+	}
+	s.Fault(hubtest.Fault{Drop: true})
+	all := pullOf("org/many")
+	all.Type, all.All, all.On = "dataset", false, []string{"spark2"}
+	p := c.hosts[1].pull(all)
+	c.hosts[1].eventually("it is listed while it comes", func() bool {
+		n := c.hosts[0].models("")["spark2"]
+		return len(n.Held) == 1 && len(n.Held[0].Commits) == 1 && len(n.Held[0].Commits[0].Missing) == 20
+	})
+	if _, err := wire.ModelRemove.Call(t.Context(), c.hosts[0].now().server.As(asRoot), wire.ModelRemoveRequest{
+		ModelRequest: wire.ModelRequest{ModelRepo: all.ModelRepo}}); err != nil {
+		t.Fatal(err)
+	}
+	<-p.over
+	s.Heal()
+	pull("spark1", "spark2")
+	s.Fault(hubtest.Fault{API: true, Drop: true})
+	pull("spark3") // as members have it
+}
