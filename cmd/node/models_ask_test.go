@@ -12,6 +12,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/filesync/hub/hubtest"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -179,4 +180,56 @@ func TestModelOfManyFiles(t *testing.T) {
 	pull("spark1", "spark2")
 	s.Fault(hubtest.Fault{API: true, Drop: true})
 	pull("spark3") // as members have it
+}
+
+// What is verified or removed has to be there, and so have its revision and the machines that are named.
+func TestModelBadInput(t *testing.T) {
+	t.Parallel()
+	c := hubs(t, noHub, noHub)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	root := c.hosts[1].now().server.As(asRoot)
+	if _, err := wire.ModelAdd.Call(t.Context(), c.hosts[0].now().server.As(asRoot),
+		wire.ModelAddRequest{ModelRepo: wire.ModelRepo{Name: tiny}, Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	for what, tt := range map[string]struct {
+		name, revision string
+		on             []string
+		want           error // of the call
+		said           map[string]string
+	}{
+		"no model":         {name: "org/none", want: wire.ErrNoModel},
+		"no name":          {name: "../x", want: launcher.ErrInvalid},
+		"no host":          {name: tiny, on: []string{"spark9"}, want: rendezvous.ErrNoNode},
+		"a host without":   {name: tiny, on: []string{"spark2"}, said: map[string]string{"spark2": "not in the cache"}},
+		"no revision":      {name: tiny, revision: "v9", said: map[string]string{"spark1": `revision "v9"`}},
+		"another's commit": {name: tiny, revision: strings.Repeat("f", 40), said: map[string]string{"spark1": "revision"}},
+	} {
+		r := wire.ModelRequest{ModelRepo: wire.ModelRepo{Name: tt.name}, Revision: tt.revision, On: tt.on}
+		verified, removed := map[string]string{}, map[string]string{}
+		verr := wire.ModelVerify.Call(t.Context(), root, r, func(v wire.ModelVerdict) error {
+			verified[v.Host] = v.Error
+			return nil
+		})
+		res, rerr := wire.ModelRemove.Call(t.Context(), root, wire.ModelRemoveRequest{ModelRequest: r})
+		for _, n := range res.Nodes {
+			removed[n.Host] = n.Error
+		}
+		if !errors.Is(verr, tt.want) || !errors.Is(rerr, tt.want) {
+			t.Errorf("%s: %v, %v, want %v", what, verr, rerr, tt.want)
+		}
+		for _, got := range []map[string]string{verified, removed} {
+			if len(got) != len(tt.said) {
+				t.Errorf("%s: said %q", what, got)
+			}
+			for host, text := range tt.said {
+				if !strings.Contains(got[host], text) {
+					t.Errorf("%s: said %q, want %q", what, got, text)
+				}
+			}
+		}
+	}
 }

@@ -99,7 +99,7 @@ func TestModelPull(t *testing.T) {
 	}
 
 	// A launch fetches what its machines lack, and its engine has the folder.
-	s := l.serve("spark2", "--vllm", standin(t, python), "--on", "spark1,spark2", "--name", "served", "--no-fetch=false", "--host", "0.0.0.0", "org/tiny")
+	s := l.serve("spark2", "--vllm", standin(t, python), "--on", "spark1,spark2", "--name", "served", "--host", "0.0.0.0", "org/tiny")
 	argv := strings.Join(l.ask(t, "spark2", s.url(t, serveWait)).Argv, " ")
 	if !strings.HasPrefix(argv, "serve "+snapshot+" ") || !strings.Contains(argv, "--served-model-name org/tiny") {
 		t.Errorf("the engine has %s; said:\n%s", argv, s.said())

@@ -41,11 +41,10 @@ func (l *lab) serve(host string, args ...string) serving {
 	return l.serveWith(host, append([]string{"vllm"}, args...)...)
 }
 
-// serveWith leaves the model to the server, unless told --no-fetch=false.
 func (l *lab) serveWith(host string, args ...string) serving {
 	l.t.Helper()
 	file := filepath.Join(scratch(l.t), "said")
-	r := l.start(host, append([]string{"sh", "-c", `exec "$@" 2>"$0"`, file, "sparkrun", "launch", args[0], "--runtime", "host", "--no-fetch"}, args[1:]...)...)
+	r := l.start(host, append([]string{"sh", "-c", `exec "$@" 2>"$0"`, file, "sparkrun", "launch", args[0], "--runtime", "host"}, args[1:]...)...)
 	l.t.Cleanup(func() { r.cmd.Process.Kill() })
 	return serving{r, func() string {
 		b, _ := os.ReadFile(file)

@@ -17,7 +17,7 @@ import (
 
 const (
 	// sayAfter is how long the Hub may take before it is said that it is asked.
-	sayAfter = time.Second
+	sayAfter = 1500 * time.Millisecond
 	// othersAfter is how long it may take before others ask it as well, one more each othersEvery.
 	othersAfter = 2 * time.Second
 	othersEvery = 500 * time.Millisecond
@@ -52,7 +52,7 @@ func (m *Models) revision(ctx context.Context, r wire.NodeModelAskRequest, nodes
 	long, next := time.NewTimer(sayAfter), time.NewTimer(0)
 	defer long.Stop()
 	defer next.Stop()
-	var whys []string
+	var whys []hostsError
 	var elsewhere string // a host that has a way, and is not to have the model
 	open := len(to)      // of those that are to have it, how many may still answer
 	for begun, ended := 0, 0; ended < len(asked) && (elsewhere == "" || open > 0); {
@@ -88,7 +88,7 @@ func (m *Models) revision(ctx context.Context, r wire.NodeModelAskRequest, nodes
 			case a.err == nil:
 				elsewhere = cmp.Or(elsewhere, a.Host)
 			default:
-				whys = append(whys, a.Host+": "+a.err.Error())
+				whys = because(whys, a.Host, a.err)
 				next.Reset(0)
 				if is {
 					open--
@@ -96,12 +96,35 @@ func (m *Models) revision(ctx context.Context, r wire.NodeModelAskRequest, nodes
 			}
 		}
 	}
-	why := strings.Join(whys, "; ")
+	var texts []string
+	for _, w := range whys[:min(len(whys), maxWhys)] {
+		texts = append(texts, w.hosts+": "+w.why)
+	}
+	if more := len(whys) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("%d more", more))
+	}
+	why := strings.Join(texts, "; ")
 	if elsewhere != "" {
 		return nil, "", fmt.Errorf("of the machines that are to have it none gets an answer of the Hub, but %s does: "+
 			"`sparkrun model pull %s --on %[1]s` first, then here: %[3]s", elsewhere, r.Repo.Name, why)
 	}
 	return nil, "", fmt.Errorf("no machine gets an answer of the Hub: %s", why)
+}
+
+// hostsError is what hosts have in common.
+type hostsError struct{ hosts, why string }
+
+// maxWhys is how many reasons are told.
+const maxWhys = 3
+
+func because(all []hostsError, host string, err error) []hostsError {
+	for i := range all {
+		if all[i].why == err.Error() {
+			all[i].hosts += "," + host
+			return all
+		}
+	}
+	return append(all, hostsError{host, err.Error()})
 }
 
 // whoAsks are the nodes that may ask the Hub, in turn.

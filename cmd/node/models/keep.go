@@ -105,7 +105,7 @@ func commit(h modelcache.Held, revision string) (string, error) {
 	return "", fmt.Errorf("revision %q: %w: it begins %d commits", revision, launcher.ErrInvalid, len(found))
 }
 
-// having gives the nodes that have a repository, of those that are asked for.
+// having gives the nodes that have a repository, or those that are named: they say themselves if they have not.
 func (m *Models) having(ctx context.Context, c wire.Caller, r wire.ModelRequest) ([]wire.NodeModels, error) {
 	if _, err := r.Cached(); err != nil {
 		return nil, err
@@ -119,15 +119,15 @@ func (m *Models) having(ctx context.Context, c wire.Caller, r wire.ModelRequest)
 			return nil, fmt.Errorf("--on %s: %w: `sparkrun status` lists them", host, rendezvous.ErrNoNode)
 		}
 	}
-	out := slices.DeleteFunc(all, func(n wire.NodeModels) bool {
-		silent := n.Error != "" && slices.Contains(r.On, n.Host)
-		return len(n.Held) == 0 && !silent || len(r.On) > 0 && !slices.Contains(r.On, n.Host)
-	})
-	if len(out) == 0 {
+	if !slices.ContainsFunc(all, func(n wire.NodeModels) bool {
+		return len(n.Held) > 0 || n.Error != "" && slices.Contains(r.On, n.Host)
+	}) {
 		return nil, fmt.Errorf("%s: %w: none of the machines has it: `sparkrun model ls` lists what there is", r.Name,
 			wire.ErrNoModel)
 	}
-	return out, nil
+	return slices.DeleteFunc(all, func(n wire.NodeModels) bool {
+		return len(r.On) == 0 && len(n.Held) == 0 || len(r.On) > 0 && !slices.Contains(r.On, n.Host)
+	}), nil
 }
 
 // verify has all nodes that have it read it.

@@ -72,8 +72,8 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 		}
 		switch err := v.follow(ctx, b, ask, tell); {
 		case err != nil && v.plan == nil && ctx.Err() == nil:
-			a.Say(fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err))
-			return nil
+			o.unfetched = fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err)
+			return nil // settle says it, in one line with what is unchecked
 		case err != nil:
 			return err
 		}

@@ -66,8 +66,13 @@ func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 			}
 		}
 	}
-	if s.Config == nil {
-		a.Say("no config.json of " + s.Model + " was found: heads, size and memory are unchecked")
+	const unchecked = "heads, size and memory are unchecked"
+	switch {
+	case s.Config != nil:
+	case o.unfetched != "": // one line for both
+		o.unfetched += "; " + unchecked
+	default:
+		a.Say("no config.json of " + s.Model + " was found: " + unchecked)
 	}
 	return nil
 }

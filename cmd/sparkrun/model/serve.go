@@ -41,6 +41,8 @@ type serveOptions struct {
 	// ownImage says that the image is the engine's default: nobody has named one.
 	ownImage bool
 	noFetch  bool
+	// unfetched says why the model is left to the server, where that is not by the user's wish.
+	unfetched string
 }
 
 func bindServe(cmd *cobra.Command, o *serveOptions, l *launch.Options) {
@@ -168,6 +170,9 @@ func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 	}
 	if err := o.settleModel(ctx, a); err != nil {
 		return err
+	}
+	if o.unfetched != "" {
+		a.Say(o.unfetched)
 	}
 	away, err := a.Away()
 	if err != nil && !o.Standalone {

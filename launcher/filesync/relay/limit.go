@@ -51,12 +51,5 @@ func (l *Limit) wait(ctx context.Context, n int) error {
 	if until <= 0 {
 		return nil
 	}
-	timer := time.NewTimer(until)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return pause(ctx, until)
 }
