@@ -64,6 +64,9 @@ func pullOf(repo string) wire.ModelPullRequest {
 	return wire.ModelPullRequest{ModelRepo: wire.ModelRepo{Name: repo}, ID: launcher.NewJobID(), All: true}
 }
 
+// nobody is a user of this machine.
+var nobody = wire.Caller{User: &wire.User{Name: "nobody", UID: 65534}}
+
 // pulled is what a pull has told.
 type pulled struct {
 	mu    sync.Mutex
@@ -418,6 +421,11 @@ func TestModelAdd(t *testing.T) {
 	}
 	if err := add(asRoot, "mine/tuned"); err != nil {
 		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 { // t.TempDir is root's alone
+		if err := add(nobody, "nobody/stolen"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+			t.Errorf("nobody adds root's files: %v", err)
+		}
 	}
 	r := pullOf("mine/tuned")
 	p := c.hosts[1].pull(r)

@@ -369,7 +369,7 @@ func (m *Models) add(ctx context.Context, c wire.Caller, r wire.ModelAddRequest)
 		return res, fmt.Errorf("add %s: %w: want a name that begins with %s/, since others would take it for the Hub's; "+
 			"root may give any (sudo)", r.Name, wire.ErrDenied, user)
 	}
-	as, err := login.Find(ctx, user)
+	as, err := login.Lookup(ctx, user)
 	if err != nil {
 		return res, err
 	}
