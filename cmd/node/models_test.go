@@ -43,7 +43,7 @@ func tinyFiles() map[string]hubtest.Content {
 }
 
 // withHub is a cluster, and the outside.
-func withHub(t *testing.T, size int) (*cluster, *hubtest.Server) {
+func withHub(t *testing.T, size int, edits ...func(*Config)) (*cluster, *hubtest.Server) {
 	t.Helper()
 	s, err := hubtest.Start("", "")
 	if err != nil {
@@ -53,7 +53,7 @@ func withHub(t *testing.T, size int) (*cluster, *hubtest.Server) {
 	if _, err := s.Add(hubtest.Repo{Name: tiny, Files: tinyFiles()}); err != nil {
 		t.Fatal(err)
 	}
-	c := newCluster(t, size, func(c *Config) { c.HubEndpoint = s.Endpoint })
+	c := newCluster(t, size, append(edits, func(c *Config) { c.HubEndpoint = s.Endpoint })...)
 	for _, h := range c.hosts {
 		h.wait(size)
 	}
