@@ -29,7 +29,7 @@ func TestModelCachePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		"model_cache: " + dir + "/taken": "rule model_cache, line 1 of " + file + ": keep models in " + dir + "/taken: ",
+		"model_cache: " + dir + "/taken":                                    "rule model_cache, line 1 of " + file + ": keep models in " + dir + "/taken: ",
 		"model_cache: " + dir + "/a\nmodel_readers: {users: [nobody-here]}": "lines 1 and 2",
 		"model_readers: {groups: [none-here]}":                              `line 1 of ` + file + `: group "none-here": not known`,
 	} {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -40,6 +41,8 @@ type ModelPullRequest struct {
 	// Include and Exclude are patterns; without Include it is what engines load.
 	Include []string `json:"include,omitempty"`
 	Exclude []string `json:"exclude,omitempty"`
+	// User is for whom it is fetched, where root asks for another; empty: the caller.
+	User string `json:"user,omitempty"`
 	// Again: it was begun before under this ID, and is only followed.
 	Again bool `json:"again,omitempty"`
 	// Token is for the Hub, sealed by the call seal under this ID.
@@ -87,19 +90,26 @@ type ModelPlan struct {
 	Hosts  []string        `json:"hosts"` // in the order in which it goes through them
 	// Left are files that are not fetched, by the reason.
 	Left map[string]int `json:"left,omitempty"`
+	// Restricted: it is gated or private. For is the user who can read it then beside root, and others whose tokens the
+	// Hub has accepted before; empty: every user can.
+	Restricted bool   `json:"restricted,omitempty"`
+	For        string `json:"for,omitempty"`
 	// Offline says why the Hub was not asked: the commit is what members have.
 	Offline string `json:"offline,omitempty"`
 }
 
 // ModelOrder has a node fetch files. It is kept on its disk until they are there.
 type ModelOrder struct {
-	ID       launcher.JobID         `json:"id"`
-	User     string                 `json:"user"`
-	Manifest modelcache.Manifest    `json:"manifest"`
-	Chain    []launcher.NodeID      `json:"chain"`
-	Outside  bool                   `json:"outside,omitempty"` // the Hub has it
-	Token    *launcher.SealedSecret `json:"token,omitempty"`
-	Limit    int64                  `json:"limit,omitempty"`
+	ID       launcher.JobID      `json:"id"`
+	User     string              `json:"user"` // who has sealed the token
+	For      string              `json:"for"`
+	Manifest modelcache.Manifest `json:"manifest"`
+	Chain    []launcher.NodeID   `json:"chain"`
+	Outside  bool                `json:"outside,omitempty"` // the Hub has it
+	// Restricted: of the users without it, only For gets the right to read it.
+	Restricted bool                   `json:"restricted,omitempty"`
+	Token      *launcher.SealedSecret `json:"token,omitempty"`
+	Limit      int64                  `json:"limit,omitempty"`
 }
 
 // NodeModelRequest gives a node an order; Try: it says whether it would take it.
@@ -118,7 +128,11 @@ type NodeModelWatch struct {
 // ModelsRequest asks for one repository, or for all.
 type ModelsRequest struct {
 	ModelRepo
+	// User is whose rights to read count; empty: the caller's.
+	User string `json:"user,omitempty"`
 }
+
+func (r *ModelsRequest) askedBy(user string) { r.User = cmp.Or(r.User, user) }
 
 // ModelsResponse is what every machine has.
 type ModelsResponse struct {
@@ -143,6 +157,8 @@ type HeldModel struct {
 	Pulling launcher.JobID `json:"pulling,omitempty"`
 	Comes   string         `json:"comes,omitempty"`
 	Why     string         `json:"why,omitempty"`
+	// Denied: the user may not read it here.
+	Denied bool `json:"denied,omitempty"`
 }
 
 func (n *NodeModels) from(id launcher.NodeID, host, problem string) {

@@ -34,8 +34,8 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 	if err := m.room(o.Manifest); err != nil {
 		return wire.Empty{}, err
 	}
-	if r.Try {
-		return wire.Empty{}, nil
+	if err := m.admit(ctx, o, r.Try); err != nil || r.Try {
+		return wire.Empty{}, err
 	}
 	p := newPull(o)
 	m.mu.Lock()

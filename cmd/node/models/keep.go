@@ -22,7 +22,7 @@ import (
 )
 
 // list tells what this node has.
-func (m *Models) list(_ context.Context, _ wire.Caller, r wire.ModelsRequest) (wire.NodeModels, error) {
+func (m *Models) list(ctx context.Context, _ wire.Caller, r wire.ModelsRequest) (wire.NodeModels, error) {
 	n := wire.NodeModels{ID: m.cfg.Self, Host: m.cfg.Host, Dir: m.cfg.Dir}
 	if free := preflight.FreeAbove(m.cfg.Dir); free != nil {
 		n.Free = *free
@@ -46,10 +46,11 @@ func (m *Models) list(_ context.Context, _ wire.Caller, r wire.ModelsRequest) (w
 	if err != nil {
 		n.Error = err.Error()
 	}
+	may := m.rights(ctx, r.User)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, h := range held {
-		x := wire.HeldModel{Held: h}
+		x := wire.HeldModel{Held: h, Denied: may.denied(h)}
 		for _, p := range m.pulls {
 			if p.order.Manifest.Repo != h.Repo {
 				continue

@@ -33,12 +33,14 @@ weights, and says what it leaves out. Without --on, --nodes or --all they come t
 the machine that is asked.
 
 The machines go on when this command ends or is interrupted, and after a reboot:
-asked again it shows how far they are. model rm gives a pull up. A model that is
-gated takes a token, and root's word, as every user of the machines can read it.
-Where the Hub is not reached a model comes from a machine that has it.`,
+asked again it shows how far they are. model rm gives a pull up. Where the Hub is
+not reached a model comes from a machine that has it.
+
+A gated or private model takes a token, and only users whose token the Hub accepts
+can read it there. As root you decide that every user of these machines can.`,
 		Example: `  sparkrun model pull Qwen/Qwen3-8B --all
   sparkrun model pull org/data@v1.2 --type dataset --on spark1,spark2
-  sudo sparkrun model pull meta-llama/Llama-3.1-8B --nodes 2 --secret HF_TOKEN=token.txt`,
+  sparkrun model pull meta-llama/Llama-3.1-8B --nodes 2 --secret HF_TOKEN=token.txt`,
 		Args: app.Takes(1, "a model: ORG/NAME"),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -187,6 +189,12 @@ func (v *pullView) begin(p wire.ModelPlan) {
 	text := fmt.Sprintf("%s@%s: %s, %s, to %s", p.Repo.Name, short(p.Commit), app.Count(p.Files, "file"),
 		launcher.Size(p.Bytes), app.Hosts(p.Hosts))
 	v.app.Say(text)
+	switch {
+	case p.For != "":
+		v.app.Say(fmt.Sprintf("it is gated or private: there %s can read it, by a token that the Hub accepts, and root", p.For))
+	case p.Restricted:
+		v.app.Say("it is gated or private: by root's word every user of these machines can read it now")
+	}
 	if p.Offline != "" {
 		v.app.Say("it comes from machines that have it: " + p.Offline)
 	}
