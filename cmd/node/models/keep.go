@@ -16,7 +16,6 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/preflight"
-	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -254,9 +253,8 @@ func (m *Models) nodeRemove(ctx context.Context, _ wire.Caller,
 	if err != nil {
 		return res, err
 	}
-	if pid := m.readerOf(repo, which); pid != 0 {
-		return res, fmt.Errorf("%w: %w: process %d, %s, was given its folder: `sparkrun ps` shows jobs", wire.ErrConflict,
-			modelcache.ErrInUse, pid, proc.Here.Name(pid))
+	if err := m.unused(before, which); err != nil {
+		return res, err
 	}
 	if err := m.endPulls(ctx, repo, which); err != nil {
 		return res, err
@@ -281,20 +279,6 @@ func (m *Models) nodeRemove(ctx context.Context, _ wire.Caller,
 	}
 	res.Bytes = before.Bytes - after.Bytes
 	return res, nil
-}
-
-// readerOf is a process with a folder of a repository's in its command, as a server has that was launched with it; 0:
-// there is none. Other tools that read it by its name take no lock either, and are not seen.
-func (m *Models) readerOf(repo modelcache.Repo, commit string) int {
-	dir := modelcache.SnapshotDir(m.cfg.Dir, repo, commit)
-	for _, pid := range proc.Here.PIDs() {
-		for _, arg := range proc.Here.Args(pid) {
-			if strings.Contains(arg, dir) {
-				return pid
-			}
-		}
-	}
-	return 0
 }
 
 // readersWithin is how long a removal waits for other machines that were reading.
