@@ -1,12 +1,19 @@
 package node
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/policy"
 )
+
+// modelDir is where the machine's models lie, without a look at it.
+func modelDir(paths Paths) string {
+	rules, _ := policy.Read(paths.Policy) // which the agent has told of
+	return cmp.Or(rules.ModelCache(), paths.models())
+}
 
 // modelPlace is where the machine's models lie by its policy, and who may read them; nil: everybody.
 func modelPlace(ctx context.Context, paths Paths, rules policy.Policy) (dir string, _ *modelcache.Readers, err error) {
