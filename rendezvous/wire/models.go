@@ -43,6 +43,9 @@ type ModelPullRequest struct {
 	Exclude []string `json:"exclude,omitempty"`
 	// User is for whom it is fetched, where root asks for another; empty: the caller.
 	User string `json:"user,omitempty"`
+	// OwnCache has it put into that user's own cache as well: OwnDir, or, if that is empty, the one in the user's home.
+	OwnCache bool   `json:"own_cache,omitempty"`
+	OwnDir   string `json:"own_dir,omitempty"`
 	// Again: it was begun before under this ID, and is only followed.
 	Again bool `json:"again,omitempty"`
 	// Token is for the Hub, sealed by the call seal under this ID.
@@ -110,6 +113,8 @@ type ModelOrder struct {
 	Restricted bool                   `json:"restricted,omitempty"`
 	Token      *launcher.SealedSecret `json:"token,omitempty"`
 	Limit      int64                  `json:"limit,omitempty"`
+	OwnCache   bool                   `json:"own_cache,omitempty"`
+	OwnDir     string                 `json:"own_dir,omitempty"`
 }
 
 // NodeModelRequest gives a node an order; Try: it says whether it would take it.

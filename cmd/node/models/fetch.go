@@ -47,6 +47,10 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 					o.Manifest.Repo, wire.ErrConflict)
 			}
 		}
+		if o.OwnCache && (!other.order.OwnCache || other.order.For != o.For) {
+			return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of it for another cache is under way: wait for it",
+				o.Manifest.Repo, wire.ErrConflict)
+		}
 		return wire.Empty{}, nil // it is followed in this one's place
 	}
 	m.pulls[p.key()] = p
@@ -114,6 +118,9 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	err := errGivenUp
 	if !gone {
 		dir, err = m.bring(ctx, p)
+	}
+	if err == nil && p.order.OwnCache {
+		dir, err = m.ownCopy(ctx, p)
 	}
 	p.mu.Lock()
 	gone = p.gone

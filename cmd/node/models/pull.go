@@ -76,7 +76,8 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	}
 	nodes := inOrder(to, m.cfg.Self, held)
 	order := wire.ModelOrder{ID: r.ID, User: c.User.Name, For: who, Restricted: found.restricted && !rootsWord(c, r),
-		Manifest: found.manifest, Outside: found.offline == "", Token: r.Token, Limit: r.Limit}
+		Manifest: found.manifest, Outside: found.offline == "", Token: r.Token, Limit: r.Limit,
+		OwnCache: r.OwnCache, OwnDir: r.OwnDir}
 	for _, n := range have { // who has all of it, and needs none, comes before all
 		if found.whole(n) && !slices.ContainsFunc(nodes, func(to wire.NodeStatus) bool { return to.ID == n.ID }) {
 			order.Chain = append(order.Chain, n.ID)

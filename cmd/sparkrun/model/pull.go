@@ -14,6 +14,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/modeldir"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -62,6 +63,8 @@ can read it there. As root you decide that every user of these machines can.`,
 	onFlag(a, cmd, &opts.request.On, "to these machines: `HOST,HOST`")
 	fs.Var(app.Positive{N: &opts.request.Nodes}, "nodes", "to `N` machines, those that have most of it first")
 	fs.BoolVar(&opts.request.All, "all", false, "to all machines")
+	fs.BoolVar(&opts.request.OwnCache, "own-cache", false,
+		"put it into your own cache there as well, by default ~/.cache/huggingface")
 	typeFlag(cmd, &opts.request.Type)
 	fs.StringArrayVar(&opts.request.Include, "include", nil,
 		"only files like this `PATTERN`, whatever engines load; repeat for more")
@@ -78,6 +81,9 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 	b := a.Dial()
 	defer b.Close()
 	o.request.ID = launcher.NewJobID()
+	if o.request.OwnCache {
+		o.request.OwnDir = ownDir(a)
+	}
 	if o.secret != "" {
 		var err error
 		if o.request.Token, err = sealToken(ctx, a, b, o.request.ID, o.secret); err != nil {
@@ -105,6 +111,18 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 		}
 	}
 	return nil
+}
+
+// ownDir is the caller's cache where this shell names one; empty: the one in the home on each machine.
+func ownDir(a *app.App) string {
+	env := func(name string) string {
+		value, _ := a.Getenv(name)
+		return value
+	}
+	if away, err := a.Away(); err != nil || away != nil || env("HF_HUB_CACHE") == "" && env("HF_HOME") == "" {
+		return ""
+	}
+	return modeldir.Cache(env)
 }
 
 // follow pulls, and tells until all machines have ended; it asks again where the agent is away.
