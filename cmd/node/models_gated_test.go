@@ -97,8 +97,12 @@ func TestModelGated(t *testing.T) {
 		}
 	}
 
+	bin := wire.Caller{User: &wire.User{Name: "bin", UID: 2}}
+	s.Fault(hubtest.Fault{API: true, Path: "auth-check", Status: 404}) // a mirror that does not know it
+	refused("nobody has said that the token is good", "does not say", h, bin, ours, "spark1")
+	s.Heal()
 	s.Fault(hubtest.Fault{API: true, Drop: true}) // nobody can be asked whose token is good
-	refused("the Hub is away", "keeps it for those", h, wire.Caller{User: &wire.User{Name: "bin", UID: 2}}, ours, "spark1")
+	refused("the Hub is away", "keeps it for those", h, bin, ours, "spark1")
 	pull(h, nobody, "", "spark1", "spark2").whole(t, c.hosts...) // who has the right on spark1, has it
 	may("spark2", "nobody daemon ")
 	s.Heal()
