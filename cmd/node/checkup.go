@@ -15,7 +15,8 @@ import (
 // hostReader reads the facts about this machine that are not about its NICs.
 func hostReader(cfg Config) *doctor.Reader {
 	return doctor.New(doctor.Config{
-		Sysfs: cfg.Paths.Sysfs, Ports: []int{cfg.RPCPort, cfg.GossipPort},
+		Models: modelDir(cfg.Paths),
+		Sysfs:  cfg.Paths.Sysfs, Ports: []int{cfg.RPCPort, cfg.GossipPort},
 		Disks: map[string]string{"state": cfg.Paths.State, "output": cfg.Paths.logs(), "tmp": os.TempDir()},
 	})
 }

@@ -3,9 +3,12 @@ package node
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -49,22 +52,44 @@ func TestModelRemove(t *testing.T) {
 		t.Errorf("spark2 uses it: %+v", got)
 	}
 	lease.Drop()
-	reader := exec.CommandContext(t.Context(), "cat", p.of("spark2").Dir+"/config.json", "-") // until its input ends
-	input, err := reader.StdinPipe()
+	dir := p.of("spark2").Dir
+	elsewhere := t.TempDir() // as a container has it
+	if err := unix.Mount(c.hosts[1].cfg.Paths.models(), elsewhere, "", unix.MS_BIND, ""); err != nil {
+		t.Logf("not tried from another place: %v", err)
+		elsewhere = c.hosts[1].cfg.Paths.models()
+	} else {
+		t.Cleanup(func() { _ = unix.Unmount(elsewhere, unix.MNT_DETACH) })
+	}
+	weights, err := os.Open(strings.Replace(dir, c.hosts[1].cfg.Paths.models(), elsewhere, 1) + "/model.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := reader.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if got := remove(); !strings.Contains(got["spark2"].Error, fmt.Sprintf("process %d, cat", reader.Process.Pid)) {
-		t.Errorf("a process reads spark2's: %+v", got)
-	}
-	if err := errors.Join(input.Close(), reader.Wait()); err != nil {
-		t.Fatal(err)
-	}
-	if got := remove(); got["spark2"].Error != "" {
-		t.Errorf("spark2: %+v", got["spark2"])
+	defer weights.Close() // this process is the agents', which know by themselves what they read
+	ours := "HF_HUB_CACHE=" + c.hosts[1].cfg.Paths.models()
+	for _, x := range []struct {
+		what, want string
+		args       []string
+		env        string
+		open       []*os.File
+	}{
+		{"it has the folder", "was given its folder", []string{"serve", dir}, "", nil},
+		{"it has the name", "was given its name", []string{"serve", "--model=" + tiny}, ours, nil},
+		{"it reads", "reads " + elsewhere, nil, "", []*os.File{weights}},
+		{"it has the name, and another cache", "", []string{"serve", tiny}, "HF_HUB_CACHE=/elsewhere", nil},
+	} {
+		user := exec.CommandContext(t.Context(), "sh", append([]string{"-c", "read line"}, x.args...)...)
+		user.Env, user.ExtraFiles = append(os.Environ(), x.env), x.open
+		input, err := user.StdinPipe() // it lives until its input ends
+		if err := errors.Join(err, user.Start()); err != nil {
+			t.Fatal(err)
+		}
+		got := remove()["spark2"].Error
+		if want := fmt.Sprintf("process %d, sh, %s", user.Process.Pid, x.want); x.want == "" && got != "" ||
+			!strings.Contains(got, want) && x.want != "" {
+			t.Errorf("%s: %q, want %q", x.what, got, want)
+		}
+		input.Close()
+		_ = user.Wait() // read has met the end
 	}
 	if _, err := wire.ModelRemove.Call(t.Context(), c.hosts[0].now().server.As(asRoot), req); !errors.Is(err, wire.ErrNoModel) {
 		t.Errorf("once more: %v", err)

@@ -43,7 +43,7 @@ func tinyFiles() map[string]hubtest.Content {
 }
 
 // withHub is a cluster, and the outside.
-func withHub(t *testing.T, size int) (*cluster, *hubtest.Server) {
+func withHub(t *testing.T, size int, edits ...func(*Config)) (*cluster, *hubtest.Server) {
 	t.Helper()
 	s, err := hubtest.Start("", "")
 	if err != nil {
@@ -53,7 +53,7 @@ func withHub(t *testing.T, size int) (*cluster, *hubtest.Server) {
 	if _, err := s.Add(hubtest.Repo{Name: tiny, Files: tinyFiles()}); err != nil {
 		t.Fatal(err)
 	}
-	c := newCluster(t, size, func(c *Config) { c.HubEndpoint = s.Endpoint })
+	c := newCluster(t, size, append(edits, func(c *Config) { c.HubEndpoint = s.Endpoint })...)
 	for _, h := range c.hosts {
 		h.wait(size)
 	}
@@ -62,6 +62,24 @@ func withHub(t *testing.T, size int) (*cluster, *hubtest.Server) {
 
 func pullOf(repo string) wire.ModelPullRequest {
 	return wire.ModelPullRequest{ModelRepo: wire.ModelRepo{Name: repo}, ID: launcher.NewJobID(), All: true}
+}
+
+// nobody is a user of this machine.
+var nobody = wire.Caller{User: &wire.User{Name: "nobody", UID: 65534}}
+
+// withToken gives a request a user's token.
+func (h *host) withToken(who wire.Caller, r wire.ModelPullRequest, token string) (*wire.Client, wire.ModelPullRequest) {
+	h.t.Helper()
+	cl := h.now().server.As(who)
+	if token != "" {
+		res, err := wire.Seal.Call(h.t.Context(), cl, wire.SealRequest{Job: r.ID,
+			Secrets: []wire.Plain{{Name: "HF_TOKEN", Value: []byte(token)}}})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		r.Token = &res.Secrets[0]
+	}
+	return cl, r
 }
 
 // pulled is what a pull has told.
@@ -76,10 +94,12 @@ type pulled struct {
 }
 
 // pull begins one, as root.
-func (h *host) pull(r wire.ModelPullRequest) *pulled {
+func (h *host) pull(r wire.ModelPullRequest) *pulled { return h.pullAs(asRoot, r) }
+
+func (h *host) pullAs(who wire.Caller, r wire.ModelPullRequest) *pulled {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	p := &pulled{last: map[string]wire.ModelProgress{}, over: make(chan struct{}), stop: cancel}
-	cl := h.now().server.As(asRoot)
+	cl := h.now().server.As(who)
 	go func() {
 		defer close(p.over)
 		p.err = wire.ModelPull.Call(ctx, cl, r, func(m wire.ModelProgress) error {
@@ -335,7 +355,7 @@ func TestModelWrongBytesOfAMember(t *testing.T) {
 	}
 }
 
-// A gated model needs a token, and root's word, since all users can read it. The token is on no disk in the clear.
+// A gated model needs a token, which is on no disk in the clear.
 func TestModelToken(t *testing.T) {
 	t.Parallel()
 	c, s := withHub(t, 2)
@@ -347,25 +367,14 @@ func TestModelToken(t *testing.T) {
 	}
 	h := c.hosts[0]
 	ask := func(who wire.Caller, token string) (*wire.Client, wire.ModelPullRequest) {
-		cl, r := h.now().server.As(who), pullOf("org/gated")
-		if token != "" {
-			res, err := wire.Seal.Call(t.Context(), cl, wire.SealRequest{Job: r.ID,
-				Secrets: []wire.Plain{{Name: "HF_TOKEN", Value: []byte(token)}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Token = &res.Secrets[0]
-		}
-		return cl, r
+		return h.withToken(who, pullOf("org/gated"), token)
 	}
-	ada := wire.Caller{User: &wire.User{Name: "ada", UID: 1000}}
 	for what, x := range map[string]struct {
 		who         wire.Caller
 		token, want string
 	}{
 		"no token":    {asRoot, "", "gated"},
 		"wrong token": {asRoot, "hf_wrong", "token"},
-		"not root":    {ada, token, "root may decide"},
 	} {
 		cl, r := ask(x.who, x.token)
 		err := wire.ModelPull.Call(t.Context(), cl, r, func(wire.ModelProgress) error { return nil })
@@ -418,6 +427,11 @@ func TestModelAdd(t *testing.T) {
 	}
 	if err := add(asRoot, "mine/tuned"); err != nil {
 		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 { // t.TempDir is root's alone
+		if err := add(nobody, "nobody/stolen"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+			t.Errorf("nobody adds root's files: %v", err)
+		}
 	}
 	r := pullOf("mine/tuned")
 	p := c.hosts[1].pull(r)

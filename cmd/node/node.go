@@ -106,7 +106,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, fmt.Errorf("%w: run `sparkrun init` on the first one, `sparkrun join ADDR` on the others",
 			membership.ErrNotEnrolled)
 	}
-	if _, err := policy.Read(cfg.Paths.Policy); err != nil {
+	rules, err := policy.Read(cfg.Paths.Policy)
+	if err != nil {
+		return nil, err
+	}
+	modelDir, modelReaders, err := modelPlace(ctx, cfg.Paths, rules)
+	if err != nil {
 		return nil, err
 	}
 	m, err := cfg.Paths.Folder().Enrolment()
@@ -268,8 +273,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	})
 	everyone := wire.Everyone{Self: m.Node, Status: n.status.Of, Client: n.dial.Client}
 	n.models, err = models.Open(models.Config{
-		Self: m.Node, Host: m.Host, Dir: cfg.Paths.models(), Orders: cfg.Paths.orders(), Endpoint: cfg.HubEndpoint,
-		Version: cfg.Version, Dial: n.dial, Everyone: everyone, Unseal: secrets.Open, Reserve: shim.ReservedBytes,
+		Self: m.Node, Host: m.Host, Dir: modelDir, Readers: modelReaders, Orders: cfg.Paths.orders(),
+		Endpoint: cfg.HubEndpoint, Version: cfg.Version, Dial: n.dial, Everyone: everyone, Unseal: secrets.Open, Reserve: shim.ReservedBytes,
 		Logger: cfg.Logger,
 	})
 	if err != nil {

@@ -38,6 +38,9 @@ const (
 	codeFirewall       = "firewall"
 	codeFactsMissing   = "facts-missing"
 	codeClockUnsynched = "clock-unsynchronised"
+	// Of where models lie.
+	codeCacheOwner   = "cache-owner"
+	codeModelStorage = "model-storage"
 	// Of resources that run short.
 	codeDiskFull  = "disk-full"
 	codeMemoryLow = "memory-low"
@@ -109,6 +112,8 @@ var (
 		{codeFirewall, "the packet filter refuses what no rule accepts, and no rule names the agent's ports"},
 		{codeFactsMissing, "something about the machine could not be read, and was not judged"},
 		{codeClockUnsynched, "nothing keeps the clock: it will drift from the other nodes'"},
+		{codeCacheOwner, "root's files lie in a user's cache of models, where downloads as that user fail then"},
+		{codeModelStorage, "models lie on storage from which one takes minutes to load"},
 		{codeDiskFull, "a disk that the agent or jobs write to is nearly full"},
 		{codeMemoryLow, "little memory is available: on unified memory an over-full GPU allocation can freeze the " +
 			"whole machine"},

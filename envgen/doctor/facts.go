@@ -28,6 +28,9 @@ type Facts struct {
 	Firewall *Firewall `json:"firewall,omitempty"`
 	Programs []Program `json:"programs,omitempty"`
 	Volumes  []Volume  `json:"volumes,omitempty"`
+	// HubCache is User's; nil where there is none. Models are folders with models, the machine's first.
+	HubCache *HubCache    `json:"hub_cache,omitempty"`
+	Models   []ModelStore `json:"models,omitempty"`
 	// Netplan lists the fabric NICs that more than one netplan file of the node configures.
 	Netplan []Mention `json:"netplan,omitempty"`
 	// RemoveIPC tells whether logind removes a user's shared memory at the end of the last session, and Lingers

@@ -25,6 +25,7 @@ func machines(nodes []Node, shape envgen.Shape) []envgen.Finding {
 			ch.conf()
 			ch.versions()
 			ch.leftovers()
+			ch.models()
 		}
 		ch.files()
 		ch.resources()

@@ -83,6 +83,16 @@ func TestMachines(t *testing.T) {
 			change: func(f *Facts) { f.Firewall = &Firewall{Drops: []string{"nft chain inet filter input has policy drop"}} }},
 		{code: codeFactsMissing, severity: "info", change: func(f *Facts) { f.Trouble = []string{"meminfo"} }},
 		{code: codeClockUnsynched, severity: "warning", change: func(f *Facts) { f.Clock.Synchronised = new(false) }},
+		{code: codeCacheOwner, severity: "warning", change: func(f *Facts) {
+			f.HubCache = &HubCache{Dir: "/home/ada/.cache/huggingface", Files: 9, Roots: 4}
+		}, says: "sudo chown -R ada: /home/ada/.cache/huggingface"},
+		{code: codeCacheOwner, severity: "info", change: func(f *Facts) {
+			f.HubCache = &HubCache{Dir: "/net/ada/.cache/huggingface", Closed: "open /net/ada: permission denied"}
+		}, says: "root_squash"},
+		{code: codeModelStorage, severity: "warning", change: slowStore("", false),
+			says: "at 100 MB/s: one of 65 GB takes 11 min to load"},
+		{code: codeModelStorage, severity: "warning", change: slowStore("nfs", true),
+			says: "sparkrun model pull org/m --on spark2"},
 		{code: codeDiskFull, severity: "error", change: func(f *Facts) { f.Disks[0].Free = 50 * mib },
 			says: "50 MiB of 900 GiB"},
 		{code: codeDiskFull, severity: "warning", change: func(f *Facts) { f.Disks[0].Free = 500 * mib }},

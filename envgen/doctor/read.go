@@ -32,6 +32,8 @@ type Config struct {
 	Ports []int
 	// Disks are the folders to measure, by purpose: state, output, tmp.
 	Disks map[string]string
+	// Models is the machine's own cache of models; empty: none.
+	Models string
 	// Self is the agent's own program; empty means /proc/self/exe.
 	Self string
 	// Synchronised asks the kernel whether the clock is synchronised; nil means
@@ -106,6 +108,7 @@ func (r *Reader) Read(ctx context.Context, ask Ask) Facts {
 	}
 	f.Programs = r.programs(ask.Path, home)
 	f.Volumes = r.volumes()
+	r.models(ctx, ask.User, home, &f)
 	r.logind(&f)
 	f.PeerMem = r.peerMem()
 	f.Docker, f.Firewall = <-docker, <-firewall

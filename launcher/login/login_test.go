@@ -54,6 +54,16 @@ func TestALoginOfTheLibrary(t *testing.T) {
 	if d := cmp.Diff(want, u); d != "" {
 		t.Error(d)
 	}
+	script("getent", `test "$1 $2 $3" = "group -- m.l" || exit 2; echo "m.l:*:70100:lda.p"`)
+	if id, err := FindGroup(t.Context(), "m.l"); err != nil || id != 70100 {
+		t.Errorf("group %d, %v", id, err)
+	}
+	if _, err := FindGroup(t.Context(), "none"); err == nil || !strings.Contains(err.Error(), "create the group") {
+		t.Errorf("no group: %v", err)
+	}
+	if id, err := FindGroup(t.Context(), "root"); err != nil || id != 0 {
+		t.Errorf("root is group %d, %v", id, err)
+	}
 	script("getent", "echo broken >&2; exit 3")
 	if _, err := fromLibrary(t.Context(), "lda.p"); err == nil || !strings.Contains(err.Error(), "getent passwd") {
 		t.Errorf("error %v", err)

@@ -1,5 +1,5 @@
-// Package policy decides who may run ranks on a node, by a file that the node's
-// administrator writes:
+// Package policy decides who may run ranks on a node, and where its models lie, by a file
+// that the node's administrator writes:
 //
 //	launch:
 //	  users: [alice]
@@ -10,6 +10,9 @@
 //	mounts: [/home, /models]
 //	elevate:
 //	  users: [carol]
+//	model_cache: /data/models
+//	model_readers:
+//	  groups: [ml]
 //
 // It must not promise what is not enforced: what it does not know is an error.
 package policy
@@ -40,6 +43,8 @@ type Policy struct {
 	containers     *who // whose ranks may run in containers
 	images, mounts *list
 	elevate        *who // whose containers may have more rights than their user
+	modelCache     *list
+	modelReaders   *who
 }
 
 // who lists the users that a rule allows; empty: nobody.
@@ -147,6 +152,13 @@ func parse(text []byte) (Policy, error) {
 		case "elevate":
 			p.elevate = &who{line: key.Line}
 			return p.elevate.read(key.Value, value)
+		case "model_cache":
+			dir, err := folder(value)
+			p.modelCache = &list{key.Line, []string{dir}}
+			return err
+		case "model_readers":
+			p.modelReaders = &who{line: key.Line}
+			return p.modelReaders.read(key.Value, value)
 		case "images":
 			of, err := images(value)
 			p.images = &list{key.Line, of}
@@ -156,7 +168,8 @@ func parse(text []byte) (Policy, error) {
 			p.mounts = &list{key.Line, of}
 			return err
 		}
-		return at(key, "unknown rule %q: want launch, containers, images, mounts or elevate", key.Value)
+		return at(key, "unknown rule %q: want launch, containers, images, mounts, elevate, model_cache or "+
+			"model_readers", key.Value)
 	})
 	return p, err
 }

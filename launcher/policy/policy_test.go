@@ -59,6 +59,8 @@ func TestBadFile(t *testing.T) {
 		"images":       {"images: [nvcr.io/*]\n", 0o644, "line 1: invalid: \"nvcr.io/*\""},
 		"mounts": {"launch: {users: [a]}\nmounts: [data]\n", 0o644,
 			"line 2: invalid: \"data\": want an absolute path"},
+		"a model cache":  {"launch: {users: [a]}\nmodel_cache: models\n", 0o644, "line 2: invalid: \"models\""},
+		"two of them":    {"model_cache: [/a, /b]\n", 0o644, "line 1: invalid: \"\": want the full path"},
 		"elevate":        {"elevate: {root: [a]}\n", 0o644, `line 1: invalid: elevate has no "root"`},
 		"no list":        {"launch:\n  users: alice\n", 0o644, "line 2: invalid: want a list"},
 		"no names":       {"launch:\n  users:\n    - alice\n    - 1000\n", 0o644, `line 4: invalid: "1000": want a name`},

@@ -84,6 +84,9 @@ const partTimeout = 3 * time.Second
 func (e Everywhere[Req, Part, All]) Serve(fn func(context.Context, Caller, Req) (Part, error)) []Call {
 	return []Call{e.part.Serve(fn), {row: e.Row, everywhere: func(ctx context.Context, everyone Everyone, c Caller,
 		req any, send sender) error {
+		if r, ok := req.(interface{ askedBy(user string) }); ok && c.User != nil {
+			r.askedBy(c.User.Name)
+		}
 		parts, err := e.Ask(ctx, everyone, c, *req.(*Req), fn)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -40,6 +41,11 @@ type ModelPullRequest struct {
 	// Include and Exclude are patterns; without Include it is what engines load.
 	Include []string `json:"include,omitempty"`
 	Exclude []string `json:"exclude,omitempty"`
+	// User is for whom it is fetched, where root asks for another; empty: the caller.
+	User string `json:"user,omitempty"`
+	// OwnCache has it put into that user's own cache as well: OwnDir, or, if that is empty, the one in the user's home.
+	OwnCache bool   `json:"own_cache,omitempty"`
+	OwnDir   string `json:"own_dir,omitempty"`
 	// Again: it was begun before under this ID, and is only followed.
 	Again bool `json:"again,omitempty"`
 	// Brief: the caller has another way, so that the Hub is not waited for.
@@ -91,19 +97,28 @@ type ModelPlan struct {
 	Hosts  []string        `json:"hosts"` // in the order in which it goes through them
 	// Left are files that are not fetched, by the reason.
 	Left map[string]int `json:"left,omitempty"`
+	// Restricted: it is gated or private. For is the user who can read it then beside root, and others whose tokens the
+	// Hub has accepted before; empty: every user can.
+	Restricted bool   `json:"restricted,omitempty"`
+	For        string `json:"for,omitempty"`
 	// Offline says why the Hub was not asked: the commit is what members have.
 	Offline string `json:"offline,omitempty"`
 }
 
 // ModelOrder has a node fetch files. It is kept on its disk until they are there.
 type ModelOrder struct {
-	ID       launcher.JobID         `json:"id"`
-	User     string                 `json:"user"`
-	Manifest modelcache.Manifest    `json:"manifest"`
-	Chain    []launcher.NodeID      `json:"chain"`
-	Outside  bool                   `json:"outside,omitempty"` // the Hub has it
-	Token    *launcher.SealedSecret `json:"token,omitempty"`
-	Limit    int64                  `json:"limit,omitempty"`
+	ID       launcher.JobID      `json:"id"`
+	User     string              `json:"user"` // who has sealed the token
+	For      string              `json:"for"`
+	Manifest modelcache.Manifest `json:"manifest"`
+	Chain    []launcher.NodeID   `json:"chain"`
+	Outside  bool                `json:"outside,omitempty"` // the Hub has it
+	// Restricted: of the users without it, only For gets the right to read it.
+	Restricted bool                   `json:"restricted,omitempty"`
+	Token      *launcher.SealedSecret `json:"token,omitempty"`
+	Limit      int64                  `json:"limit,omitempty"`
+	OwnCache   bool                   `json:"own_cache,omitempty"`
+	OwnDir     string                 `json:"own_dir,omitempty"`
 }
 
 // NodeModelAskRequest has a node ask the Hub what a revision has. Only for that it opens the token.
@@ -132,7 +147,11 @@ type NodeModelWatch struct {
 // ModelsRequest asks for one repository, or for all.
 type ModelsRequest struct {
 	ModelRepo
+	// User is whose rights to read count; empty: the caller's.
+	User string `json:"user,omitempty"`
 }
+
+func (r *ModelsRequest) askedBy(user string) { r.User = cmp.Or(r.User, user) }
 
 // ModelsResponse is what every machine has.
 type ModelsResponse struct {
@@ -157,6 +176,8 @@ type HeldModel struct {
 	Pulling launcher.JobID `json:"pulling,omitempty"`
 	Comes   string         `json:"comes,omitempty"`
 	Why     string         `json:"why,omitempty"`
+	// Denied: the user may not read it here.
+	Denied bool `json:"denied,omitempty"`
 }
 
 func (n *NodeModels) from(id launcher.NodeID, host, problem string) {

@@ -34,8 +34,8 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 	if err := m.room(o.Manifest); err != nil {
 		return wire.Empty{}, err
 	}
-	if r.Try {
-		return wire.Empty{}, nil
+	if err := m.admit(ctx, o, r.Try); err != nil || r.Try {
+		return wire.Empty{}, err
 	}
 	p := newPull(o)
 	m.mu.Lock()
@@ -43,6 +43,10 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 		m.mu.Unlock()
 		if under := other.order.Manifest; len(joined(under, o.Manifest).Files) > len(under.Files) {
 			return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of other files of it is under way: wait for it",
+				o.Manifest.Repo, wire.ErrConflict)
+		}
+		if o.OwnCache && (!other.order.OwnCache || other.order.For != o.For) {
+			return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of it for another cache is under way: wait for it",
 				o.Manifest.Repo, wire.ErrConflict)
 		}
 		return wire.Empty{}, m.anew(other, o) // it is followed in this one's place
@@ -112,6 +116,9 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	err := errGivenUp
 	if !gone {
 		dir, err = m.bring(ctx, p)
+	}
+	if err == nil && p.order.OwnCache {
+		dir, err = m.ownCopy(ctx, p)
 	}
 	p.mu.Lock()
 	gone = p.gone

@@ -16,7 +16,6 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/preflight"
-	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -25,7 +24,7 @@ import (
 const namedFiles = 20
 
 // list tells what this node has.
-func (m *Models) list(_ context.Context, _ wire.Caller, r wire.ModelsRequest) (wire.NodeModels, error) {
+func (m *Models) list(ctx context.Context, _ wire.Caller, r wire.ModelsRequest) (wire.NodeModels, error) {
 	n := wire.NodeModels{ID: m.cfg.Self, Host: m.cfg.Host, Dir: m.cfg.Dir}
 	if free := preflight.FreeAbove(m.cfg.Dir); free != nil {
 		n.Free = *free
@@ -49,6 +48,7 @@ func (m *Models) list(_ context.Context, _ wire.Caller, r wire.ModelsRequest) (w
 	if err != nil {
 		n.Error = err.Error()
 	}
+	may := m.rights(ctx, r.User)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, h := range held {
@@ -56,7 +56,7 @@ func (m *Models) list(_ context.Context, _ wire.Caller, r wire.ModelsRequest) (w
 		for i, c := range h.Commits {
 			h.Commits[i].Missing = c.Missing[:min(len(c.Missing), namedFiles)]
 		}
-		x := wire.HeldModel{Held: h}
+		x := wire.HeldModel{Held: h, Denied: may.denied(h)}
 		for _, p := range m.pulls {
 			if p.order.Manifest.Repo != h.Repo {
 				continue
@@ -260,9 +260,8 @@ func (m *Models) nodeRemove(ctx context.Context, _ wire.Caller,
 	if err != nil {
 		return res, err
 	}
-	if pid := m.readerOf(repo, which); pid != 0 {
-		return res, fmt.Errorf("%w: %w: process %d, %s, was given its folder: `sparkrun ps` shows jobs", wire.ErrConflict,
-			modelcache.ErrInUse, pid, proc.Here.Name(pid))
+	if err := m.unused(before, which); err != nil {
+		return res, err
 	}
 	if err := m.endPulls(ctx, repo, which); err != nil {
 		return res, err
@@ -287,20 +286,6 @@ func (m *Models) nodeRemove(ctx context.Context, _ wire.Caller,
 	}
 	res.Bytes = before.Bytes - after.Bytes
 	return res, nil
-}
-
-// readerOf is a process with a folder of a repository's in its command, as a server has that was launched with it; 0:
-// there is none. Other tools that read it by its name take no lock either, and are not seen.
-func (m *Models) readerOf(repo modelcache.Repo, commit string) int {
-	dir := modelcache.SnapshotDir(m.cfg.Dir, repo, commit)
-	for _, pid := range proc.Here.PIDs() {
-		for _, arg := range proc.Here.Args(pid) {
-			if strings.Contains(arg, dir) {
-				return pid
-			}
-		}
-	}
-	return 0
 }
 
 // readersWithin is how long a removal waits for other machines that were reading.
@@ -376,7 +361,7 @@ func (m *Models) add(ctx context.Context, c wire.Caller, r wire.ModelAddRequest)
 		return res, fmt.Errorf("add %s: %w: want a name that begins with %s/, since others would take it for the Hub's; "+
 			"root may give any (sudo)", r.Name, wire.ErrDenied, user)
 	}
-	as, err := login.Find(ctx, user)
+	as, err := login.Lookup(ctx, user)
 	if err != nil {
 		return res, err
 	}

@@ -28,12 +28,14 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a node's part. All of it is needed, but for Endpoint.
+// Config of a node's part. All of it is needed, but for Readers and Endpoint.
 type Config struct {
 	Self launcher.NodeID
 	Host string
 	// Dir is the cache, Orders the folder in which orders are kept.
 	Dir, Orders string
+	// Readers are those who may read the cache; nil: everybody.
+	Readers *modelcache.Readers
 	// Endpoint is the Hub; empty: the public one. Users cannot choose it: what comes from another one would be taken
 	// for the Hub's by everybody.
 	Endpoint string
@@ -79,6 +81,9 @@ func Open(cfg Config) (*Models, error) {
 	cache, err := modelcache.Open(modelcache.Config{Dir: cfg.Dir, Reserve: cfg.Reserve})
 	if err != nil {
 		return nil, err
+	}
+	if err := cache.Admit(cfg.Readers); err != nil {
+		return nil, errors.Join(err, cache.Close())
 	}
 	m := &Models{cfg: cfg, cache: cache, buffers: relay.NewBuffers(chunksInMemory), begun: make(chan *pull),
 		pulls: map[string]*pull{}, under: map[string]*relay.File{}, held: map[string]*heldFile{},

@@ -33,6 +33,10 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	if err == nil {
 		err = r.ID.Validate()
 	}
+	who := ""
+	if err == nil {
+		who, err = c.RunsAs(r.User)
+	}
 	if err == nil && (r.Limit < 0 || r.Nodes < 0) {
 		err = fmt.Errorf("limit %d, nodes %d: %w: want 0 or more", r.Limit, r.Nodes, launcher.ErrInvalid)
 	}
@@ -43,7 +47,7 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	if err != nil {
 		return err
 	}
-	have, err := wire.Models.Ask(ctx, m.cfg.Everyone, c, wire.ModelsRequest{ModelRepo: r.ModelRepo}, m.list)
+	have, err := wire.Models.Ask(ctx, m.cfg.Everyone, c, wire.ModelsRequest{ModelRepo: r.ModelRepo, User: who}, m.list)
 	if err != nil {
 		return err
 	}
@@ -71,8 +75,9 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 		return fmt.Errorf("pull %s: %w", r.Name, err)
 	}
 	nodes := inOrder(to, cmp.Or(found.by, m.cfg.Self), held)
-	order := wire.ModelOrder{ID: r.ID, User: c.User.Name, Manifest: found.manifest, Outside: found.offline == "",
-		Token: r.Token, Limit: r.Limit}
+	order := wire.ModelOrder{ID: r.ID, User: c.User.Name, For: who, Restricted: found.restricted && !rootsWord(c, r),
+		Manifest: found.manifest, Outside: found.offline == "", Token: r.Token, Limit: r.Limit,
+		OwnCache: r.OwnCache, OwnDir: r.OwnDir}
 	for _, n := range have { // who has all of it, and needs none, comes before all
 		if found.whole(n) && !slices.ContainsFunc(nodes, func(to wire.NodeStatus) bool { return to.ID == n.ID }) {
 			order.Chain = append(order.Chain, n.ID)
@@ -90,6 +95,9 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 		}
 	}
 	plan := found.plan()
+	if order.Restricted {
+		plan.For = who
+	}
 	for _, n := range nodes {
 		plan.Hosts = append(plan.Hosts, n.Host)
 	}
@@ -131,11 +139,16 @@ type finding struct {
 	why      map[string]int  // left out, by the reason
 	offline  string          // why the Hub was not asked
 	by       launcher.NodeID // who has a way to it
+	// restricted: only some may have it, the user for whom it is fetched among them.
+	restricted bool
 }
+
+// rootsWord: whoever pulls as root, and for nobody else, decides that every user may read it.
+func rootsWord(c wire.Caller, r wire.ModelPullRequest) bool { return c.User.UID == 0 && r.User == "" }
 
 func (f finding) plan() *wire.ModelPlan {
 	return &wire.ModelPlan{Repo: f.manifest.Repo, Commit: f.manifest.Commit, Files: len(f.manifest.Files),
-		Bytes: f.manifest.Bytes(), Left: f.why, Offline: f.offline}
+		Bytes: f.manifest.Bytes(), Left: f.why, Offline: f.offline, Restricted: f.restricted}
 }
 
 // held is how much of it each node has.
@@ -192,13 +205,14 @@ func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullReq
 	case ctx.Err() != nil, errors.Is(err, wire.ErrDenied):
 		return finding{}, err
 	case err != nil:
-		return m.among(ctx, r, repo, have, err)
-	case rev.Restricted && c.User.UID != 0:
-		return finding{}, fmt.Errorf("%w: it is gated or private, and every user of the machines would be able to read "+
-			"it: root may decide that (sudo)", wire.ErrDenied)
+		return m.among(ctx, c, r, repo, have, err)
+	case rev.Restricted && !rev.Accepted && !rootsWord(c, r):
+		return finding{}, fmt.Errorf("%w: it is gated or private, and %s does not say that this token may have it: root "+
+			"may decide that every user of the machines reads it (sudo)", wire.ErrDenied, cmp.Or(m.cfg.Endpoint, hub.Endpoint))
 	}
 	take, left := hub.Choice{Include: r.Include, Exclude: r.Exclude}.Choose(rev.Files)
-	f := finding{by: by, why: map[string]int{}, manifest: modelcache.Manifest{Repo: repo, Commit: rev.Commit}}
+	f := finding{by: by, why: map[string]int{}, restricted: rev.Restricted,
+		manifest: modelcache.Manifest{Repo: repo, Commit: rev.Commit}}
 	if rev.Asked != rev.Commit {
 		f.manifest.Ref = cmp.Or(rev.Asked, "main")
 	}
@@ -217,15 +231,20 @@ func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullReq
 }
 
 // among finds the commit among members: one that has it whole says which files it has.
-func (m *Models) among(ctx context.Context, r wire.ModelPullRequest, repo modelcache.Repo, have []wire.NodeModels,
-	why error) (finding, error) {
-	ref := cmp.Or(r.Revision, "main")
+func (m *Models) among(ctx context.Context, c wire.Caller, r wire.ModelPullRequest, repo modelcache.Repo,
+	have []wire.NodeModels, why error) (finding, error) {
+	ref, denied := cmp.Or(r.Revision, "main"), ""
 	for _, n := range have {
-		c := wholeAt(n, ref)
-		if c == nil {
+		k := wholeAt(n, ref)
+		if k == nil {
 			continue
 		}
-		ask := wire.NodeModelWatch{ID: r.ID, Repo: repo, Commit: c.Commit}
+		restricted := slices.ContainsFunc(n.Held, func(h wire.HeldModel) bool { return h.Restricted })
+		if slices.ContainsFunc(n.Held, func(h wire.HeldModel) bool { return h.Denied }) && !rootsWord(c, r) {
+			denied = n.Host
+			continue
+		}
+		ask := wire.NodeModelWatch{ID: r.ID, Repo: repo, Commit: k.Commit}
 		x, err := m.manifestOf(ctx, n.ID, ask)
 		if err != nil {
 			why = errors.Join(why, fmt.Errorf("%s has it: %w", n.Host, err))
@@ -234,10 +253,14 @@ func (m *Models) among(ctx context.Context, r wire.ModelPullRequest, repo modelc
 		if err := errors.Join(x.Check(), sameCommit(x, ask)); err != nil {
 			return finding{}, err
 		}
-		if x.Ref = ref; ref == c.Commit {
+		if x.Ref = ref; ref == k.Commit {
 			x.Ref = ""
 		}
-		return finding{manifest: x, offline: why.Error()}, nil
+		return finding{manifest: x, offline: why.Error(), restricted: restricted}, nil
+	}
+	if denied != "" {
+		return finding{}, fmt.Errorf("%w: %s keeps it for those whose token the Hub has accepted: --secret HF_TOKEN gives "+
+			"this shell's; and: %w", wire.ErrDenied, denied, why)
 	}
 	if !errors.Is(why, wire.ErrNoModel) {
 		why = fmt.Errorf("%w: %w", wire.ErrNoModel, why)
@@ -391,7 +414,7 @@ func (m *Models) give(ctx context.Context, c wire.Caller, nodes []wire.NodeStatu
 
 // code is the sentinel that an error carries across the wire.
 func code(err error) error {
-	for _, is := range []error{launcher.ErrInvalid, wire.ErrUnreachable, wire.ErrOlder} {
+	for _, is := range []error{launcher.ErrInvalid, wire.ErrDenied, wire.ErrUnreachable, wire.ErrOlder} {
 		if errors.Is(err, is) {
 			return is
 		}

@@ -34,10 +34,11 @@ func NewDoctorCmd(a *app.App) *cobra.Command {
 		Use:   "doctor",
 		Short: "Find what is wrong with the machines, their cables and settings",
 		Long: `Examines all machines of the cluster side by side: cables, addresses and RDMA
-devices; limits, Docker, NCCL's files, versions, clocks, disks, memory, firewalls
-and mounts; and whether packets pass: a don't-fragment ping as large as the MTU
-between all that share a cable, both ways, a question who else has an address,
-and a connection to each agent. It takes a few seconds and changes nothing.
+devices; limits, Docker, NCCL's files, versions, clocks, disks, memory, firewalls,
+mounts and where models lie; and whether packets pass: a don't-fragment ping as
+large as the MTU between all that share a cable, both ways, a question who else has
+an address, and a connection to each agent. It takes a few seconds and changes
+nothing.
 
 Each finding has a code that never changes its meaning, the machine and device,
 what was seen, and a command to mend it, to be run on that machine. An error is

@@ -40,8 +40,9 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 	b := a.Dial()
 	defer b.Close()
 	name, revision, _ := strings.Cut(model, "@")
-	ask := wire.ModelPullRequest{ModelRepo: wire.ModelRepo{Name: name}, Revision: revision, ID: launcher.NewJobID()}
-	kept, err := wire.Models.Call(ctx, b, wire.ModelsRequest{ModelRepo: ask.ModelRepo})
+	ask := wire.ModelPullRequest{ModelRepo: wire.ModelRepo{Name: name}, Revision: revision, ID: launcher.NewJobID(),
+		User: o.Request.Job.User}
+	kept, err := wire.Models.Call(ctx, b, wire.ModelsRequest{ModelRepo: ask.ModelRepo, User: ask.User})
 	if err != nil {
 		return ctx.Err()
 	}
@@ -129,12 +130,12 @@ func (o *serveOptions) mayGet(plan []wire.NodePlan, all []wire.NodeModels) (host
 	return hosts
 }
 
-// snapshotOn is the folder of the commit that a revision stands for, where all of these hosts have the same one whole;
-// empty: they have not.
+// snapshotOn is the folder of the commit that a revision stands for, where all of these hosts have the same one whole,
+// and the user may read it; empty: they have not.
 func snapshotOn(nodes []wire.NodeModels, hosts []string, revision string) (dir string) {
 	for _, host := range hosts {
 		i := slices.IndexFunc(nodes, func(n wire.NodeModels) bool { return n.Host == host })
-		if i < 0 || len(nodes[i].Held) != 1 {
+		if i < 0 || len(nodes[i].Held) != 1 || nodes[i].Held[0].Denied {
 			return ""
 		}
 		h := nodes[i].Held[0]

@@ -118,6 +118,10 @@ func heldRows(host string, h wire.HeldModel) (rows [][]string) {
 
 func stateOf(h wire.HeldModel, c modelcache.Commit) string {
 	switch {
+	case c.Whole() && h.Denied:
+		return "whole, not for you"
+	case c.Whole() && h.Restricted:
+		return "whole, for some users"
 	case c.Whole():
 		return "whole"
 	case h.Pulling != "":

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/modeldir"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -34,12 +35,13 @@ the machine that is asked.
 
 The machines go on when this command ends or is interrupted, and after a reboot:
 asked again it shows how far they are, and changes --limit and --secret. model rm
-gives a pull up. A model that is gated takes a token, and root's word, as every user
-of the machines can read it. Where the Hub is not reached a model comes from a
-machine that has it.`,
+gives a pull up. Where the Hub is not reached a model comes from a machine that has it.
+
+A gated or private model takes a token, and only users whose token the Hub accepts
+can read it there. As root you decide that every user of these machines can.`,
 		Example: `  sparkrun model pull Qwen/Qwen3-8B --all
   sparkrun model pull org/data@v1.2 --type dataset --on spark1,spark2
-  sudo sparkrun model pull meta-llama/Llama-3.1-8B --nodes 2 --secret HF_TOKEN=token.txt`,
+  sparkrun model pull meta-llama/Llama-3.1-8B --nodes 2 --secret HF_TOKEN=token.txt`,
 		Args: app.Takes(1, "a model: ORG/NAME"),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -61,6 +63,8 @@ machine that has it.`,
 	onFlag(a, cmd, &opts.request.On, "to these machines: `HOST,HOST`")
 	fs.Var(app.Positive{N: &opts.request.Nodes}, "nodes", "to `N` machines, those that have most of it first")
 	fs.BoolVar(&opts.request.All, "all", false, "to all machines")
+	fs.BoolVar(&opts.request.OwnCache, "own-cache", false,
+		"put it into your own cache there as well, by default ~/.cache/huggingface")
 	typeFlag(cmd, &opts.request.Type)
 	fs.StringArrayVar(&opts.request.Include, "include", nil,
 		"only files like this `PATTERN`, whatever engines load; repeat for more")
@@ -77,6 +81,9 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 	b := a.Dial()
 	defer b.Close()
 	o.request.ID = launcher.NewJobID()
+	if o.request.OwnCache {
+		o.request.OwnDir = ownDir(a)
+	}
 	if o.secret != "" {
 		var err error
 		if o.request.Token, err = sealToken(ctx, a, b, o.request.ID, o.secret); err != nil {
@@ -100,6 +107,18 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 		}
 	}
 	return nil
+}
+
+// ownDir is the caller's cache where this shell names one; empty: the one in the home on each machine.
+func ownDir(a *app.App) string {
+	env := func(name string) string {
+		value, _ := a.Getenv(name)
+		return value
+	}
+	if away, err := a.Away(); err != nil || away != nil || env("HF_HUB_CACHE") == "" && env("HF_HOME") == "" {
+		return ""
+	}
+	return modeldir.Cache(env)
 }
 
 // follow pulls, and tells until all machines have ended; it asks again where the agent is away.
@@ -189,6 +208,12 @@ func (v *pullView) begin(p wire.ModelPlan) {
 	text := fmt.Sprintf("%s@%s: %s, %s, to %s", p.Repo.Name, short(p.Commit), app.Count(p.Files, "file"),
 		launcher.Size(p.Bytes), app.Hosts(p.Hosts))
 	v.app.Say(text)
+	switch {
+	case p.For != "":
+		v.app.Say(fmt.Sprintf("it is gated or private: there %s can read it, by a token that the Hub accepts, and root", p.For))
+	case p.Restricted:
+		v.app.Say("it is gated or private: by root's word every user of these machines can read it now")
+	}
 	if p.Offline != "" {
 		v.app.Say("it comes from machines that have it: " + p.Offline)
 	}

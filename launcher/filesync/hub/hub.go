@@ -52,8 +52,10 @@ type Revision struct {
 	Asked  string `json:"asked"`
 	Commit string `json:"commit"` // 40 hex digits
 	// Restricted says that the repository is gated or private: only whom the Hub lets in may have its files.
-	Restricted bool   `json:"restricted,omitempty"`
-	Files      []File `json:"files"`
+	Restricted bool `json:"restricted,omitempty"`
+	// Accepted: of what is restricted, the Hub has said that this token's account may have it.
+	Accepted bool   `json:"accepted,omitempty"`
+	Files    []File `json:"files"`
 }
 
 // What the Hub may answer. An error also says what to do.

@@ -131,7 +131,8 @@ func TestRefusals(t *testing.T) {
 			}
 			r, err := c.Resolve(t.Context(), tt.ask, Model, tt.rev)
 			restricted := tt.repo.Gated || tt.repo.Private
-			if !errors.Is(err, tt.want) || tt.want == nil && (err != nil || r.Restricted != restricted) {
+			if !errors.Is(err, tt.want) || tt.want == nil && (err != nil || r.Restricted != restricted ||
+				r.Accepted != restricted) {
 				t.Errorf("%v, want %v", err, tt.want)
 			}
 			if err != nil && tt.token != "" && strings.Contains(err.Error(), tt.token) {

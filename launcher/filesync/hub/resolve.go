@@ -52,6 +52,7 @@ func (c *Client) Resolve(ctx context.Context, repo string, t Type, revision stri
 	if r.Restricted {
 		// A mirror may not know this call; then the files' own answers decide.
 		_, err := c.ask(ctx, api+"/auth-check", nil)
+		r.Accepted = err == nil && c.cfg.Token != ""
 		if errors.Is(err, ErrGated) || errors.Is(err, ErrToken) || ctx.Err() != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}

@@ -24,7 +24,7 @@ type AddOptions struct {
 	// changes the model, and with Config.Own they change hands. Without it they share their blocks where the
 	// file system can (reflink), else are copied.
 	Link bool
-	// As calls a func with the rights with which the files are to be opened; nil: this process's.
+	// As calls a func with the rights with which files are found and opened; nil: this process's.
 	As func(func() error) error
 }
 
@@ -42,7 +42,12 @@ func (c *Cache) Add(ctx context.Context, src *os.Root, r Repo, o AddOptions) (Ma
 	if err := r.Check(); err != nil {
 		return m, err
 	}
-	files, total, err := scan(src)
+	var files []string
+	var total int64
+	err := o.As(func() (err error) {
+		files, total, err = scan(src)
+		return err
+	})
 	if err == nil && len(files) == 0 {
 		err = errors.New("the folder has no files")
 	}

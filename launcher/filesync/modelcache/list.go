@@ -25,6 +25,8 @@ type Held struct {
 	Bytes   int64     `json:"bytes"` // on the disk, parts included
 	Used    time.Time `json:"used"`  // when a job held it, or a file was read
 	InUse   bool      `json:"in_use,omitempty"`
+	// Restricted: not everybody may read it, whoever may read the cache.
+	Restricted bool `json:"restricted,omitempty"`
 	// Foreign are files that other tools have left half-written; they are left alone.
 	Foreign []string `json:"foreign,omitempty"`
 }
@@ -70,9 +72,11 @@ func (c *Cache) Look(r Repo) (Held, error) {
 	if err := r.Check(); err != nil {
 		return h, err
 	}
-	if st, err := c.root.Stat(r.dir()); err != nil || !st.IsDir() {
+	st, err := c.root.Stat(r.dir())
+	if err != nil || !st.IsDir() {
 		return h, fmt.Errorf("look at %s: %w", r, errors.Join(ErrAbsent, err))
 	}
+	h.Restricted = st.Mode().Perm()&aclRead != aclRead
 	h.InUse = c.inUse(r)
 	if st, err := c.root.Stat(leaseOf(r)); err == nil {
 		h.Used = st.ModTime()

@@ -25,6 +25,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -105,6 +106,8 @@ type Cache struct {
 	cfg   Config
 	root  *os.Root
 	flock func(fd, how int) error
+
+	rights sync.Mutex // while a repository's readers change
 }
 
 // Open makes the folder.
