@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,7 +21,11 @@ func (r ModelRepo) Cached() (modelcache.Repo, error) {
 		r.Type = modelcache.Model
 	}
 	repo := modelcache.Repo(r)
-	if err := repo.Check(); err != nil {
+	err := repo.Check()
+	if repo.Type == modelcache.Image {
+		err = errors.New("want a model or a dataset")
+	}
+	if err != nil {
 		return repo, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
 	}
 	return repo, nil
@@ -70,6 +75,7 @@ type ModelProgress struct {
 const (
 	ModelWaits   = "waits" // it has the order, and has not begun
 	ModelFetches = "fetches"
+	ModelUnpacks = "unpacks" // an image: all of it is there, and the engine takes it in
 	ModelDone    = "done"
 	ModelFailed  = "failed"
 	ModelAway    = "away" // it does not answer; when it does, it goes on
@@ -100,6 +106,8 @@ type ModelOrder struct {
 	Outside  bool                   `json:"outside,omitempty"` // the Hub has it
 	Token    *launcher.SealedSecret `json:"token,omitempty"`
 	Limit    int64                  `json:"limit,omitempty"`
+	// Image: it is one, and outside is its registry.
+	Image *ImageOrder `json:"image,omitempty"`
 }
 
 // NodeModelRequest gives a node an order; Try: it says whether it would take it.
