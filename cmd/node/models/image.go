@@ -24,9 +24,9 @@ import (
 // imageRepo has the contents of all images: what two of them share comes once.
 var imageRepo = modelcache.Repo{Type: modelcache.Image, Name: "blobs"}
 
-// orderOf makes an order's part of an image. Its commit stands for the name, too: what one order fetches under another
+// imageOrder makes an order's part of an image. Its commit stands for the name, too: what one order fetches under another
 // name is tagged by another order.
-func orderOf(ref string, im oci.Image) (modelcache.Manifest, *wire.ImageOrder) {
+func imageOrder(ref string, im oci.Image) (modelcache.Manifest, *wire.ImageOrder) {
 	sum := sha256.Sum256([]byte(ref + "@" + im.Root))
 	x := modelcache.Manifest{Repo: imageRepo, Commit: hex.EncodeToString(sum[:20])}
 	o := &wire.ImageOrder{Ref: ref, Root: im.Root, Types: map[string]string{}}
@@ -136,7 +136,7 @@ func (m *Models) pullImage(ctx context.Context, c wire.Caller, r wire.ImagePullR
 	order := wire.ModelOrder{ID: r.ID, User: c.User.Name, Outside: p.source == "", Token: r.Login}
 	nodes := inOrder(p.lack, m.cfg.Self, nil)
 	if len(nodes) > 0 {
-		order.Manifest, order.Image = orderOf(named.String(), p.image)
+		order.Manifest, order.Image = imageOrder(named.String(), p.image)
 		if p.source != "" {
 			order.Chain = append(order.Chain, p.source)
 		}

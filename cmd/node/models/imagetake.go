@@ -322,7 +322,7 @@ func (m *Models) saveImage(ctx context.Context, _ wire.Caller, r wire.NodeImageS
 	if err != nil {
 		return fmt.Errorf("save image %s: %w", r.Ref, err)
 	}
-	x, o := orderOf(r.Ref, im)
+	x, o := imageOrder(r.Ref, im)
 	return send(wire.ImageSaved{Have: have, Manifest: &x, Image: o})
 }
 

@@ -238,7 +238,7 @@ func (s *Source) judge(err error) error {
 	if errors.Is(err, errdef.ErrNotFound) {
 		return s.judgeCode(http.StatusNotFound, err)
 	}
-	return fmt.Errorf("%w: %s: %w", ErrOffline, s.base, err)
+	return fmt.Errorf("%w: %s: %v", ErrOffline, s.base, err) //nolint:errorlint // a time-out there is none of the caller's
 }
 
 func (s *Source) judgeCode(code int, err error) error {
