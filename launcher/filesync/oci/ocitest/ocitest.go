@@ -32,9 +32,8 @@ type Registry struct {
 
 	mu    sync.Mutex
 	blobs map[string]blob   // by digest
-	tags  map[string]string // NAME:TAG and NAME@DIGEST -> digest
+	tags  map[string]string // NAME:TAG -> digest
 	free  time.Time         // when the rate lets the next bytes go
-	Seen  []string          // METHOD PATH of each request, with its Authorization's first word
 }
 
 type blob struct {
@@ -132,15 +131,9 @@ func zipped(t []byte) []byte {
 
 // ServeHTTP answers.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	scheme, _, _ := strings.Cut(q.Header.Get("Authorization"), " ")
-	r.mu.Lock()
-	r.Seen = append(r.Seen, strings.TrimSpace(q.Method+" "+q.URL.Path+" "+scheme))
-	r.mu.Unlock()
-	switch q.URL.Path {
-	case "/_standin/sent":
+	if q.URL.Path == "/_standin/sent" {
 		fmt.Fprint(w, r.Sent.Load())
 		return
-	case "/v2/":
 	}
 	if user, password, _ := q.BasicAuth(); r.User != "" && (user != r.User || password != r.Password) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="standin"`)
@@ -150,6 +143,15 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if q.URL.Path == "/v2/" {
 		return
 	}
+	r.give(w, q, r.Blobs)
+}
+
+// Store gives contents to anybody, as the host does to which a registry sends on.
+func (r *Registry) Store() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { r.give(w, q, "") })
+}
+
+func (r *Registry) give(w http.ResponseWriter, q *http.Request, elsewhere string) {
 	path := strings.TrimPrefix(q.URL.Path, "/v2/")
 	name, what, is := strings.Cut(path, "/manifests/")
 	if !is {
@@ -167,8 +169,8 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprint(w, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}`)
 		return
-	case !is && r.Blobs != "":
-		http.Redirect(w, q, r.Blobs+q.URL.Path, http.StatusTemporaryRedirect)
+	case !is && elsewhere != "":
+		http.Redirect(w, q, elsewhere+q.URL.Path, http.StatusTemporaryRedirect)
 		return
 	}
 	w.Header().Set("Docker-Content-Digest", what)
