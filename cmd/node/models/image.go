@@ -266,8 +266,11 @@ func (p *imagePull) among(ctx context.Context, all []wire.NodeImages, arches []s
 	}
 	if from == nil {
 		sentinel := wire.ErrNoImage
-		if errors.Is(why, oci.ErrOffline) {
+		switch {
+		case errors.Is(why, oci.ErrOffline):
 			sentinel = wire.ErrUnreachable
+		case errors.Is(why, oci.ErrLogin):
+			sentinel = wire.ErrDenied
 		}
 		return fmt.Errorf("%w: no machine has it, and %s asked: %w", sentinel, p.m.cfg.Host, why)
 	}
