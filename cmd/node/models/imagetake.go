@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -75,6 +76,9 @@ func (m *Models) bringImage(ctx context.Context, p *pull) (id string, err error)
 	}
 	defer lease.Drop()
 	defer m.imagesUsed()
+	if _, err := m.awaitEngine(ctx); err != nil {
+		return "", err
+	}
 	outside := func(modelcache.File) openOutside { return nil }
 	if o.Outside {
 		named, err := oci.ParseRef(o.Image.Ref)
@@ -194,17 +198,33 @@ func (w *wanted) end() {
 	w.under.Wait()
 }
 
-// engineTries is how often the engine may give up: it is asked again while contents still come.
-const engineTries = 5
+const (
+	// engineTries is how often the engine may give up before its word counts: it may have been restarted.
+	engineTries = 5
+	// engineWithin is how long an engine is waited for: after a boot it may come later than this agent.
+	engineWithin = time.Minute
+)
+
+func (m *Models) awaitEngine(ctx context.Context) (*container.Engine, error) {
+	for began := time.Now(); ; {
+		e, err := m.engine(ctx)
+		if !errors.Is(err, container.ErrNoEngine) || m.cfg.Engine == "" || time.Since(began) > engineWithin {
+			return e, err
+		}
+		if err := sleep(ctx, time.Second); err != nil {
+			return nil, err
+		}
+	}
+}
 
 // engineTakes has the engine pull, and gives the image its name.
 func (m *Models) engineTakes(ctx context.Context, p *pull, at *oci.Endpoint) (id string, err error) {
 	o := p.order
-	e, err := m.engine(ctx)
-	if err != nil {
-		return "", err
-	}
+	var e *container.Engine
 	for try := 1; ; try++ {
+		if e, err = m.awaitEngine(ctx); err != nil {
+			return "", err
+		}
 		err = e.PullHere(ctx, at.Reference(), func() {
 			p.update(func() {
 				if len(p.under) == 0 {
@@ -215,7 +235,7 @@ func (m *Models) engineTakes(ctx context.Context, p *pull, at *oci.Endpoint) (id
 		if err == nil {
 			break
 		}
-		if ctx.Err() != nil || try == engineTries {
+		if ctx.Err() != nil || try == engineTries || strings.Contains(err.Error(), "no space left") {
 			return "", err
 		}
 		m.cfg.Logger.Info("engine asked again", "image", o.Image.Ref, "error", err)
