@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -256,15 +257,13 @@ func sameImage(im oci.Image, n wire.NodeImages) bool {
 	})
 }
 
-// among has a member give it that has it.
+// among has a member give it that has it: the node that is asked before all others.
 func (p *imagePull) among(ctx context.Context, all []wire.NodeImages, arches []string, why error) error {
-	var from *wire.NodeImages
-	for i, n := range all {
-		if len(n.Images) > 0 && (from == nil || n.ID == p.m.cfg.Self) {
-			from = &all[i]
-		}
-	}
-	if from == nil {
+	have := slices.DeleteFunc(all, func(n wire.NodeImages) bool { return len(n.Images) == 0 })
+	slices.SortStableFunc(have, func(a, b wire.NodeImages) int {
+		return cmp.Compare(first(b.ID == p.m.cfg.Self), first(a.ID == p.m.cfg.Self))
+	})
+	if len(have) == 0 {
 		sentinel := wire.ErrNoImage
 		switch {
 		case errors.Is(why, oci.ErrOffline):
@@ -274,22 +273,38 @@ func (p *imagePull) among(ctx context.Context, all []wire.NodeImages, arches []s
 		}
 		return fmt.Errorf("%w: no machine has it, and %s asked: %w", sentinel, p.m.cfg.Host, why)
 	}
-	one := from.Images[0]
-	p.keep(func(n wire.NodeImages) bool {
-		return n.Images[0].ID == one.ID || len(one.DiffIDs) > 0 && slices.Equal(n.Images[0].DiffIDs, one.DiffIDs) &&
-			n.Images[0].Created.Equal(one.Created)
-	})
-	p.why = fmt.Sprintf("%s gives it: %v", from.Host, why)
-	if len(p.lack) == 0 {
-		return nil
+	one := have[0].Images[0]
+	p.keep(func(n wire.NodeImages) bool { return alike(n.Images[0], one) })
+	var refused error
+	for _, from := range have {
+		if len(p.lack) == 0 {
+			return nil
+		}
+		if !alike(from.Images[0], one) {
+			continue
+		}
+		err := p.save(ctx, from, arches)
+		if err == nil || ctx.Err() != nil {
+			p.why = fmt.Sprintf("it comes from %s: %v", from.Host, why)
+			return err
+		}
+		refused = errors.Join(refused, fmt.Errorf("%s has it: %w", from.Host, err))
 	}
+	return fmt.Errorf("%w; and %w", refused, why)
+}
+
+func alike(a, b wire.HeldImage) bool {
+	return a.ID == b.ID || len(a.DiffIDs) > 0 && slices.Equal(a.DiffIDs, b.DiffIDs) && a.Created.Equal(b.Created)
+}
+
+// save has a member take it out of its engine.
+func (p *imagePull) save(ctx context.Context, from wire.NodeImages, arches []string) (err error) {
 	ask := wire.NodeImageSave{Ref: p.named.String(), User: p.c.User.Name, Arches: arches}
 	var got wire.ImageSaved
 	take := func(s wire.ImageSaved) error {
 		got = s
 		return nil
 	}
-	var err error
 	if from.ID == p.m.cfg.Self {
 		err = p.m.saveImage(ctx, p.c, ask, take)
 	} else {
@@ -301,11 +316,10 @@ func (p *imagePull) among(ctx context.Context, all []wire.NodeImages, arches []s
 	if err == nil {
 		err = got.Manifest.Check()
 	}
-	if err != nil {
-		return fmt.Errorf("%s has it: %w; and %w", from.Host, err, why)
+	if err == nil {
+		p.source, p.image = from.ID, imageOf(wire.ModelOrder{Manifest: *got.Manifest, Image: got.Image})
 	}
-	p.source, p.image = from.ID, imageOf(wire.ModelOrder{Manifest: *got.Manifest, Image: got.Image})
-	return nil
+	return err
 }
 
 // registry opens an image's, with the user's login.
