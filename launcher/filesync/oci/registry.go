@@ -19,7 +19,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/errdef"
-	orasregistry "oras.land/oras-go/v2/registry"
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/errcode"
@@ -150,7 +149,7 @@ func (s *Source) Resolve(ctx context.Context, arches []string) (Image, error) {
 		if d.Digest == root.Digest {
 			return text, nil
 		}
-		from := orasregistry.BlobStore(s.repo.Blobs())
+		from := s.repo.Blobs()
 		if isManifest(d.MediaType) {
 			from = s.repo.Manifests()
 		}
