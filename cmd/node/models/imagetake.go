@@ -143,6 +143,8 @@ type wanted struct {
 
 	mu    sync.Mutex
 	begun map[string]bool
+	queue []int // large contents, by their place in the manifest
+	turns bool  // inTurn runs
 	over  bool
 	under sync.WaitGroup
 }
@@ -162,7 +164,7 @@ func (w *wanted) open(ctx context.Context, b oci.Blob, off, n int64) (io.ReadClo
 		if err == nil {
 			return src.Open(ctx, off, n)
 		}
-		w.begin(f)
+		w.begin(i)
 		for _, ctx := range []context.Context{w.ctx, ctx} {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
@@ -174,8 +176,10 @@ func (w *wanted) open(ctx context.Context, b oci.Blob, off, n int64) (io.ReadClo
 	}
 }
 
-// begin fetches a content, once.
-func (w *wanted) begin(f modelcache.File) {
+// begin has a content fetched, once: small ones at once, large ones one after the other. Several at once would each be
+// slower, and so would be their chunks on the way through the chain; and an engine unpacks layers in order.
+func (w *wanted) begin(i int) {
+	f := w.p.order.Manifest.Files[i]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.begun[f.SHA256] || w.over {
@@ -183,12 +187,68 @@ func (w *wanted) begin(f modelcache.File) {
 	}
 	w.begun[f.SHA256] = true
 	w.p.update(func() { w.p.state = wire.ModelFetches })
-	w.under.Go(func() {
-		err := w.m.file(w.ctx, w.p, f, w.m.chain(w.p.order, imageRepo, f, w.on), w.outside(f), w.limit)
-		if err != nil {
-			w.fail(fmt.Errorf("%s: %w", f.Path, err))
+	if f.Size <= relay.ChunkBytes {
+		w.under.Go(func() { w.fetch(f) })
+		return
+	}
+	w.queue = append(w.queue, i)
+	if !w.turns {
+		w.turns = true
+		w.under.Go(w.inTurn)
+	}
+}
+
+// asksAtOnce is within what time an engine asks for as many contents as it takes at once.
+const asksAtOnce = 100 * time.Millisecond
+
+// lastChunks is what is asked for already when the next content is begun.
+const lastChunks = 2 * relay.ChunkBytes
+
+// inTurn fetches large contents, the first of the manifest first: so all nodes of a chain fetch the same one. The next
+// one is begun when the end of the last one is on its way.
+func (w *wanted) inTurn() {
+	for sleep(w.ctx, asksAtOnce) == nil {
+		w.mu.Lock()
+		if len(w.queue) == 0 || w.over {
+			w.turns = false
+			w.mu.Unlock()
+			return
 		}
-	})
+		slices.Sort(w.queue)
+		f := w.p.order.Manifest.Files[w.queue[0]]
+		w.queue = w.queue[1:]
+		w.mu.Unlock()
+		over := make(chan struct{})
+		w.under.Go(func() {
+			defer close(over)
+			w.fetch(f)
+		})
+		for w.m.lacks(f) > lastChunks {
+			select {
+			case <-over:
+			case <-time.After(findAgain):
+				continue
+			}
+			break
+		}
+	}
+}
+
+// lacks is how much of a content is still to come.
+func (m *Models) lacks(f modelcache.File) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if under := m.under[keyOf(imageRepo, f)]; under != nil {
+		return f.Size - under.Have()
+	}
+	return f.Size // it has not begun, or has ended
+}
+
+func (w *wanted) fetch(f modelcache.File) {
+	err := w.m.file(w.ctx, w.p, f, w.m.chain(w.p.order, imageRepo, f, w.on), w.outside(f), w.limit)
+	if err != nil {
+		w.fail(fmt.Errorf("%s: %w", f.Path, err))
+	}
 }
 
 func (w *wanted) end() {

@@ -83,7 +83,8 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", kind)
 		w.Header().Set("Docker-Content-Digest", b.Digest())
-		body := &seeker{ctx: r.Context(), blob: b, open: e.open}
+		// The head goes out before the first byte is there, which may take a while.
+		body := &seeker{ctx: r.Context(), blob: b, open: e.open, flush: http.NewResponseController(w).Flush}
 		defer body.Close()
 		http.ServeContent(w, r, "", time.Time{}, body)
 		return
@@ -99,6 +100,9 @@ type seeker struct {
 	open Opener
 	off  int64
 	body io.ReadCloser
+
+	flush   func() error
+	flushed bool
 }
 
 const (
@@ -109,6 +113,10 @@ const (
 func (s *seeker) Read(p []byte) (int, error) {
 	if s.off == s.blob.Size {
 		return 0, io.EOF
+	}
+	if !s.flushed {
+		s.flushed = true
+		_ = s.flush() // a reader that has gone is seen below
 	}
 	for began := time.Now(); ; {
 		var err error

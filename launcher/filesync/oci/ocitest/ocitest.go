@@ -6,12 +6,13 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -115,8 +116,9 @@ func layer(name string, size int) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	_ = w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(size)})
-	source := rand.NewChaCha8([32]byte{byte(size), byte(size >> 8), byte(time.Now().UnixNano()), byte(len(name))})
-	_, _ = io.CopyN(w, source, int64(size))
+	var seed [32]byte
+	_, _ = rand.Read(seed[:])
+	_, _ = io.CopyN(w, mathrand.NewChaCha8(seed), int64(size))
 	_ = w.Close()
 	return b.Bytes()
 }
