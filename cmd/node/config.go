@@ -65,6 +65,7 @@ func (p Paths) logs() string              { return filepath.Join(p.State, "logs"
 func (p Paths) stage() string             { return filepath.Join(p.State, "stage") }
 func (p Paths) models() string            { return filepath.Join(p.State, "models") }
 func (p Paths) compiled() string          { return filepath.Join(p.State, "compiled") }
+func (p Paths) images() string            { return filepath.Join(p.State, "images") }
 func (p Paths) orders() string            { return filepath.Join(p.State, "orders") }
 
 // Config of a node.

@@ -274,7 +274,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	everyone := wire.Everyone{Self: m.Node, Status: n.status.Of, Client: n.dial.Client}
 	n.models, err = models.Open(models.Config{
 		Self: m.Node, Host: m.Host, Dir: modelDir, Readers: modelReaders, Orders: cfg.Paths.orders(),
-		Endpoint: cfg.HubEndpoint, Version: cfg.Version, Dial: n.dial, Everyone: everyone, Unseal: secrets.Open, Reserve: shim.ReservedBytes,
+		Images: cfg.Paths.images(), Engine: cfg.Paths.Engine, Allow: allowed.Contain, Endpoint: cfg.HubEndpoint,
+		Version: cfg.Version, Dial: n.dial, Everyone: everyone, Unseal: secrets.Open, Reserve: shim.ReservedBytes,
 		Logger: cfg.Logger,
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/cluster"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/image"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/model"
@@ -77,7 +78,7 @@ func nouns(a *app.App) help.Nouns {
 		{Title: "Jobs", Commands: []*cobra.Command{
 			newLaunchCommands(a, launch.Run), model.NewRunCmd(a, launch.Run), job.NewPsCmd(a), job.NewLogsCmd(a),
 			job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), model.NewRecipeCmd(a),
-			model.NewModelCmd(a),
+			model.NewModelCmd(a), image.NewImageCmd(a),
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
 			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), cluster.NewStatusCmd(a),

@@ -38,6 +38,8 @@ var (
 	ErrOlder = errors.New("its agent is of an older version, which cannot do this: bring all machines to one version")
 	// ErrNoModel: neither a machine nor the Hub has it.
 	ErrNoModel = errors.New("no such model")
+	// ErrNoImage: neither a machine nor the registry has it.
+	ErrNoImage = errors.New("no such image")
 	// ErrNoCall: the JSON face has no such path.
 	ErrNoCall = errors.New("no such call")
 )
@@ -73,6 +75,7 @@ var codes = []struct {
 	{"invalid", launcher.ErrInvalid, http.StatusBadRequest},
 	{"unknown-retry", ErrUnknownRetry, http.StatusConflict},
 	{"no-model", ErrNoModel, http.StatusNotFound},
+	{"no-image", ErrNoImage, http.StatusNotFound},
 	{"no-call", ErrNoCall, http.StatusNotFound},
 	{"no-reader", ErrNoReader, http.StatusConflict},
 	{"stale-fence", launcher.ErrStaleFence, http.StatusConflict},

@@ -13,6 +13,8 @@ import (
 var (
 	Models = everywhere[ModelsRequest, NodeModels, ModelsResponse](Row{Name: "models", Asks: true,
 		Does: "which machine has which models, whole or in part"})
+	Images = everywhere[ImagesRequest, NodeImages, ImagesResponse](Row{Name: "images", Asks: true,
+		Does: "which machine's engine has which images"})
 	Counters = everywhere[Empty, NodeCounters, CountersResponse](Row{Name: "counters",
 		Does: "what the nodes' devices counted in the last minute"})
 )

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,7 +22,11 @@ func (r ModelRepo) Cached() (modelcache.Repo, error) {
 		r.Type = modelcache.Model
 	}
 	repo := modelcache.Repo(r)
-	if err := repo.Check(); err != nil {
+	err := repo.Check()
+	if repo.Type == modelcache.Image {
+		err = errors.New("want a model or a dataset")
+	}
+	if err != nil {
 		return repo, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
 	}
 	return repo, nil
@@ -80,6 +85,7 @@ type ModelProgress struct {
 const (
 	ModelWaits   = "waits" // it has the order, and has not begun
 	ModelFetches = "fetches"
+	ModelUnpacks = "unpacks" // an image: all of it is there, and the engine takes it in
 	ModelDone    = "done"
 	ModelFailed  = "failed"
 	ModelAway    = "away" // it does not answer; when it does, it goes on
@@ -119,6 +125,8 @@ type ModelOrder struct {
 	Limit      int64                  `json:"limit,omitempty"`
 	OwnCache   bool                   `json:"own_cache,omitempty"`
 	OwnDir     string                 `json:"own_dir,omitempty"`
+	// Image: it is one, and outside is its registry.
+	Image *ImageOrder `json:"image,omitempty"`
 }
 
 // NodeModelAskRequest has a node ask the Hub what a revision has. Only for that it opens the token.

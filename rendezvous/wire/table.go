@@ -53,6 +53,8 @@ var (
 		Does: "remove a model from machines; what is in use is not removed"})
 	ModelAdd = unary[ModelAddRequest, ModelAdded](Row{Name: "model-add", Who: usersHere, Audit: "model add",
 		Does: "take a folder of the machine that is asked as a model"})
+	ImagePull = stream[ImagePullRequest, ModelProgress](Row{Name: "image-pull", Who: users, Audit: "image pull",
+		Does: "have machines' engines get an image, once from its registry; they go on when the call ends"})
 	Report = stream[Empty, Evidence](Row{Name: "report", Who: users,
 		Does: "every node's evidence, in no order"})
 	Doctor = unary[DoctorRequest, DoctorResponse](Row{Name: "doctor", Who: users,
@@ -146,6 +148,8 @@ var (
 		Does: "the node's part of model-verify"})
 	NodeModelRemove = unary[ModelRemoveRequest, NodeModelRemoved](Row{Name: "model-remove", Who: members,
 		Does: "the node's part of model-remove"})
+	NodeSaveImage = stream[NodeImageSave, ImageSaved](Row{Name: "save-image", Who: members,
+		Does: "take an image out of the node's engine, to hand it on"})
 
 	NodeReport = stream[Empty, Evidence](Row{Name: "report", Who: members, Does: "the node's evidence"})
 	Examine    = unary[ExamineRequest, ExamineResponse](Row{Name: "examine", Who: members,

@@ -85,7 +85,11 @@ cmd_engine() {
 	while [[ ${1-} == --* ]]; do
 		case $1 in
 		--stop) stop=yes ;;
-		--live-restore) options+=("$1") ;;
+		--live-restore | --insecure-registry=*) options+=("$1") ;;
+		--containerd-store)
+			echo '{"features": {"containerd-snapshotter": true}}' >"$DIR/containerd-store.json"
+			options+=(--config-file "$DIR/containerd-store.json")
+			;;
 		*) usage "engine: what is '$1'?" ;;
 		esac
 		shift

@@ -28,7 +28,14 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 		return wire.Empty{}, fmt.Errorf("pull %s: %w: %s is not in the chain", o.Manifest.Repo, launcher.ErrInvalid,
 			m.cfg.Host)
 	}
-	if before, err := m.cache.Manifest(o.Manifest.Repo, o.Manifest.Commit); err == nil {
+	if (o.Image != nil) != (o.Manifest.Repo.Type == modelcache.Image) {
+		return wire.Empty{}, fmt.Errorf("pull %s: %w: an image is wanted, or a model", title(o), launcher.ErrInvalid)
+	}
+	if o.Image != nil {
+		if err := m.mayTake(ctx, o); err != nil {
+			return wire.Empty{}, err
+		}
+	} else if before, err := m.cache.Manifest(o.Manifest.Repo, o.Manifest.Commit); err == nil {
 		o.Manifest = joined(o.Manifest, before)
 	}
 	if err := m.room(o.Manifest); err != nil {
@@ -88,20 +95,21 @@ func joined(m, before modelcache.Manifest) modelcache.Manifest {
 
 // room refuses what does not fit. What there is of a file under way counts: its blocks are taken already.
 func (m *Models) room(x modelcache.Manifest) error {
-	missing, err := m.cache.Missing(x)
+	cache := m.cacheOf(x.Repo)
+	missing, err := cache.Missing(x)
 	if err != nil {
 		return err
 	}
 	var bytes int64
 	for _, f := range missing {
-		if !m.cache.HasPart(x.Repo, f) {
+		if !cache.HasPart(x.Repo, f) {
 			bytes += f.Size
 		}
 	}
 	if bytes == 0 {
 		return nil
 	}
-	return m.cache.Room(bytes)
+	return cache.Room(bytes)
 }
 
 // fetch does what an order says, and is done with it: whole or failed. Where ctx ends first the order stays.
@@ -114,7 +122,11 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	x, began := p.order.Manifest, time.Now()
 	var dir string
 	err := errGivenUp
-	if !gone {
+	switch {
+	case gone:
+	case p.order.Image != nil:
+		dir, err = m.bringImage(ctx, p)
+	default:
 		dir, err = m.bring(ctx, p)
 	}
 	if err == nil && p.order.OwnCache {
@@ -129,16 +141,19 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	case ctx.Err() != nil:
 		return // the next agent goes on
 	}
+	if err == nil && p.order.Image != nil {
+		m.markTaken(p.order, dir)
+	}
 	m.done(p)
 	if errors.Is(err, relay.ErrNoSource) {
 		err = m.unreached(p.order, err)
 	}
 	if err != nil {
-		m.cfg.Logger.Warn("model not pulled", "model", x.Repo.Name, "commit", x.Commit, "error", err)
+		m.cfg.Logger.Warn("model not pulled", "model", title(p.order), "commit", x.Commit, "error", err)
 		p.update(func() { p.state, p.err = wire.ModelFailed, err })
 		return
 	}
-	m.cfg.Logger.Info("model pulled", "model", x.Repo.Name, "commit", x.Commit, "bytes", x.Bytes(),
+	m.cfg.Logger.Info("model pulled", "model", title(p.order), "commit", x.Commit, "bytes", x.Bytes(),
 		"took", time.Since(began).Round(time.Millisecond))
 	p.update(func() { p.state, p.dir = wire.ModelDone, dir })
 	m.mu.Lock()
@@ -152,6 +167,10 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 func (m *Models) unreached(o wire.ModelOrder, err error) error {
 	if !o.Outside {
 		return fmt.Errorf("%w: the machines that have all of it do not answer", err)
+	}
+	if o.Image != nil {
+		return fmt.Errorf("%w; neither %s nor another machine of this pull gets it from its registry: pull it to one that "+
+			"does, `sparkrun image pull %s --on HOST`, then here", err, m.cfg.Host, o.Image.Ref)
 	}
 	return fmt.Errorf("%w; neither %s nor another machine of this pull gets it from %s: pull it to one that does, "+
 		"`sparkrun model pull %s --on HOST`, then here", err, m.cfg.Host, cmp.Or(m.cfg.Endpoint, hub.Endpoint),
@@ -181,10 +200,7 @@ func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 		have -= f.Size
 	}
 	p.update(func() { p.have = have })
-	on := map[launcher.NodeID]*presence{}
-	for _, id := range p.order.Chain {
-		on[id] = &presence{answered: time.Now()}
-	}
+	on := presences(p.order)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(filesAtOnce)
 	for _, f := range missing {
@@ -202,6 +218,14 @@ func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 		return "", err
 	}
 	return m.cache.Commit(x)
+}
+
+func presences(o wire.ModelOrder) map[launcher.NodeID]*presence {
+	on := map[launcher.NodeID]*presence{}
+	for _, id := range o.Chain {
+		on[id] = &presence{answered: time.Now()}
+	}
+	return on
 }
 
 // chain are the nodes for one file, without those that are silent.
@@ -307,7 +331,7 @@ func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, 
 func (m *Models) begin(ctx context.Context, p *pull, f modelcache.File) (*modelcache.Part, error) {
 	repo := p.order.Manifest.Repo
 	for said := false; ; said = true {
-		part, err := m.cache.Begin(repo, f)
+		part, err := m.cacheOf(repo).Begin(repo, f)
 		if !errors.Is(err, modelcache.ErrBusy) {
 			return part, err
 		}
@@ -319,7 +343,7 @@ func (m *Models) begin(ctx context.Context, p *pull, f modelcache.File) (*modelc
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if blob, err := m.cache.OpenBlob(repo, f); err == nil {
+		if blob, err := m.cacheOf(repo).OpenBlob(repo, f); err == nil {
 			p.update(func() { p.have += f.Size })
 			return nil, blob.Close()
 		}
@@ -333,7 +357,7 @@ func (m *Models) event(p *pull, f modelcache.File, e relay.Event) {
 		return
 	}
 	text := fmt.Sprintf("%s was left for %s at byte %d: %v", e.Source, f.Path, e.At, e.Err)
-	m.cfg.Logger.Info("source left", "model", p.order.Manifest.Repo.Name, "what", text)
+	m.cfg.Logger.Info("source left", "model", title(p.order), "what", text)
 	p.note(text)
 }
 
@@ -385,7 +409,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 func (m *Models) doneBefore(r wire.NodeModelWatch, send func(wire.ModelProgress) error) error {
-	h, err := m.cache.Look(r.Repo)
+	if image, is := m.wasTaken(r.ID); is {
+		return send(wire.ModelProgress{Host: m.cfg.Host, State: wire.ModelDone, Dir: image})
+	}
+	h, err := m.cacheOf(r.Repo).Look(r.Repo)
 	if err == nil {
 		for _, c := range h.Commits {
 			if c.Commit == r.Commit && c.Whole() {

@@ -38,6 +38,9 @@ func (m *Models) Handler() http.Handler {
 func (m *Models) find(key string) (relay.Source, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if strings.HasPrefix(key, modelcache.Image) {
+		m.imagesAt = time.Now()
+	}
 	if f := m.under[key]; f != nil {
 		return f, nil
 	}
@@ -50,7 +53,7 @@ func (m *Models) find(key string) (relay.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	blob, err := m.cache.OpenBlob(repo, file)
+	blob, err := m.cacheOf(repo).OpenBlob(repo, file)
 	if err != nil {
 		return nil, err
 	}

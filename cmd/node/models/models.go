@@ -16,12 +16,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/launcher/filesync/relay"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
@@ -36,6 +38,10 @@ type Config struct {
 	Dir, Orders string
 	// Readers are those who may read the cache; nil: everybody.
 	Readers *modelcache.Readers
+	// Images is the folder for images' contents on their way; Engine the socket of the container engine, empty: none.
+	Images, Engine string
+	// Allow applies the administrator's rules for images.
+	Allow func(context.Context, container.Wish) error
 	// Endpoint is the Hub; empty: the public one. Users cannot choose it: what comes from another one would be taken
 	// for the Hub's by everybody.
 	Endpoint string
@@ -63,6 +69,7 @@ const (
 type Models struct {
 	cfg     Config
 	cache   *modelcache.Cache
+	images  *modelcache.Cache
 	buffers *relay.Buffers
 	begun   chan *pull
 	resumed []*pull // whose orders were kept
@@ -73,7 +80,10 @@ type Models struct {
 	held    map[string]*heldFile
 	clients map[launcher.NodeID]*http.Client
 
-	unheard unheard // the Hub, from here
+	unheard  unheard   // the Hub, from here
+	imagesAt time.Time // when an image's contents were used last
+	sweeps   bool      // sweep is armed
+	sweep    *time.Timer
 }
 
 // Open opens the cache, and reads the orders that were not done. Run goes on with them.
@@ -85,23 +95,34 @@ func Open(cfg Config) (*Models, error) {
 	if err := cache.Admit(cfg.Readers); err != nil {
 		return nil, errors.Join(err, cache.Close())
 	}
-	m := &Models{cfg: cfg, cache: cache, buffers: relay.NewBuffers(chunksInMemory), begun: make(chan *pull),
+	images, err := modelcache.Open(modelcache.Config{Dir: cfg.Images, Reserve: cfg.Reserve, DirMode: 0o700, FileMode: 0o600})
+	if err != nil {
+		return nil, errors.Join(err, cache.Close())
+	}
+	m := &Models{cfg: cfg, cache: cache, images: images, sweep: time.NewTimer(imagesFor),
+		buffers: relay.NewBuffers(chunksInMemory), begun: make(chan *pull),
 		pulls: map[string]*pull{}, under: map[string]*relay.File{}, held: map[string]*heldFile{},
 		clients: map[launcher.NodeID]*http.Client{}}
 	if err := m.readOrders(); err != nil {
-		return nil, errors.Join(err, cache.Close())
+		return nil, errors.Join(err, cache.Close(), images.Close())
+	}
+	if held, err := images.List(); err == nil && len(held) == 0 {
+		m.sweep.Stop()
+	} else {
+		m.sweeps, m.imagesAt = true, time.Now()
 	}
 	return m, nil
 }
 
 // Calls are the procedures that it answers.
 func (m *Models) Calls() []wire.Call {
-	return append(wire.Models.Serve(m.list),
+	return append(slices.Concat(wire.Models.Serve(m.list), wire.Images.Serve(m.listImages)),
 		wire.ModelPull.Serve(m.pull), wire.ModelVerify.Serve(m.verify), wire.ModelRemove.Serve(m.remove),
 		wire.ModelAdd.Serve(m.add),
 		wire.NodeModel.Serve(m.take), wire.NodeModelProgress.Serve(m.progress), wire.NodeModelManifest.Serve(m.manifest),
 		wire.NodeModelAsk.Serve(m.askHub),
 		wire.NodeModelVerify.Serve(m.nodeVerify), wire.NodeModelRemove.Serve(m.nodeRemove),
+		wire.ImagePull.Serve(m.pullImage), wire.NodeSaveImage.Serve(m.saveImage),
 	)
 }
 
@@ -121,6 +142,8 @@ func (m *Models) Run(ctx context.Context) error {
 		select {
 		case p := <-m.begun:
 			fetch(p)
+		case <-m.sweep.C:
+			m.dropImages()
 		case <-ctx.Done():
 			return errors.Join(g.Wait(), context.Cause(ctx))
 		}
@@ -137,9 +160,18 @@ func (m *Models) Close() {
 	for _, c := range m.clients {
 		c.CloseIdleConnections()
 	}
-	if err := m.cache.Close(); err != nil {
+	m.sweep.Stop()
+	if err := errors.Join(m.cache.Close(), m.images.Close()); err != nil {
 		m.cfg.Logger.Error("close model cache", "error", err)
 	}
+}
+
+// cacheOf is where a repository's files are kept.
+func (m *Models) cacheOf(r modelcache.Repo) *modelcache.Cache {
+	if r.Type == modelcache.Image {
+		return m.images
+	}
+	return m.cache
 }
 
 // client reads a member's files, over all fabric routes to it.

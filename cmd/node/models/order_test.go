@@ -17,6 +17,7 @@ import (
 func opened(t *testing.T, cfg Config) *Models {
 	t.Helper()
 	cfg.Self, cfg.Host, cfg.Logger = "self", "spark1", slog.New(slog.DiscardHandler)
+	cfg.Images = cfg.Dir + "-images"
 	m, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)

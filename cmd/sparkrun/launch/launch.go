@@ -331,6 +331,9 @@ func Run(ctx context.Context, a *app.App, o Options) error {
 	if err := app.Interruptible(ctx, func(ctx context.Context) error { return o.fits(ctx, b, c.spec) }); err != nil {
 		return err
 	}
+	if err := app.Interruptible(ctx, func(ctx context.Context) error { return BringImage(ctx, a, b, c.spec, o) }); err != nil {
+		return err
+	}
 	out, err := follow.OpenPrinter(a, o.Output, o.JSON)
 	if err != nil {
 		return err

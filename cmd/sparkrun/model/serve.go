@@ -285,6 +285,13 @@ func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Optio
 		return "", err
 	}
 	defer end()
+	whole := o // the question's machine is not the only one that is to have the image
+	whole.Request.Serve.Backend = workloads.BackendNative
+	if job, err := launch.Spec(a, whole); err == nil {
+		if err := launch.BringImage(ctx, a, b, job, whole); err != nil {
+			return "", err
+		}
+	}
 	signals, stop := a.Signals()
 	defer stop()
 	var help, said bytes.Buffer

@@ -36,6 +36,8 @@ import (
 const (
 	Model   = "model"
 	Dataset = "dataset"
+	// Image is none of the Hub's: the contents of container images on their way, in a folder of their own.
+	Image = "image"
 )
 
 // Repo is a repository: its type and its name, ORG/NAME or NAME.
@@ -151,7 +153,7 @@ func (r Repo) String() string { return r.Type + " " + r.Name }
 // Check refuses names that no repository has.
 func (r Repo) Check() error {
 	parts := strings.Split(r.Name, "/")
-	ok := (r.Type == Model || r.Type == Dataset) && len(parts) <= 2 && len(r.Name) <= 96 &&
+	ok := (r.Type == Model || r.Type == Dataset || r.Type == Image) && len(parts) <= 2 && len(r.Name) <= 96 &&
 		!strings.Contains(r.Name, "--") && !strings.Contains(r.Name, "..")
 	for _, p := range parts {
 		ok = ok && nameForm().MatchString(p)
