@@ -128,6 +128,9 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	if errors.Is(err, relay.ErrNoSource) {
 		err = m.unreached(p.order, err)
 	}
+	if errors.Is(err, modelcache.ErrRoom) {
+		err = fmt.Errorf("%w: make room (`sparkrun model ls` tells what was used last), then pull it again", err)
+	}
 	if err != nil {
 		m.cfg.Logger.Warn("model not pulled", "model", x.Repo.Name, "commit", x.Commit, "error", err)
 		p.update(func() { p.state, p.err = wire.ModelFailed, err })

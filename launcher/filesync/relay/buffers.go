@@ -23,8 +23,12 @@ func NewBuffers(n int) *Buffers {
 	return b
 }
 
-// get waits for a buffer.
-func (b *Buffers) get(ctx context.Context) ([]byte, error) {
+// get waits for a buffer for a chunk of a file. A file of a leaf or less waits for none: it would hold a whole one for
+// as long as the outside takes to answer.
+func (b *Buffers) get(ctx context.Context, of layout) ([]byte, error) {
+	if of.size <= of.leaf() {
+		return make([]byte, of.size), nil
+	}
 	select {
 	case buf := <-b.free:
 		if buf != nil {
@@ -41,7 +45,11 @@ func (b *Buffers) get(ctx context.Context) ([]byte, error) {
 	}
 }
 
-func (b *Buffers) put(buf []byte) { b.free <- buf }
+func (b *Buffers) put(buf []byte) {
+	if len(buf) == ChunkBytes {
+		b.free <- buf
+	}
+}
 
 // trim gives the memory of the free buffers back. Whoever needs one again maps it anew.
 func (b *Buffers) trim() {
