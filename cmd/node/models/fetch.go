@@ -291,6 +291,7 @@ func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, 
 	if err == nil {
 		err = part.Finish(true)
 	} else if errors.Is(err, relay.ErrSum) {
+		_ = sleep(ctx, lingers) // ctx may be over
 		part.Discard()
 	}
 	m.mu.Lock()
@@ -303,6 +304,10 @@ func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, 
 	})
 	return err
 }
+
+// lingers is how long a file that is found wrong can still be read: those behind get the rest of it, and the verdict.
+// Else each would wait for this node, then fetch the rest from outside, to find the same.
+const lingers = 3 * time.Second
 
 // begin waits while another program has the file; nil: it has brought it.
 func (m *Models) begin(ctx context.Context, p *pull, f modelcache.File) (*modelcache.Part, error) {
