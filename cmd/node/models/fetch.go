@@ -189,12 +189,12 @@ func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(filesAtOnce)
-	for _, f := range missing {
+	for turn, f := range missing {
 		g.Go(func() error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if err := m.file(ctx, p, f, m.chain(p.order, x.Repo, f, on), outside(f), limit); err != nil {
+			if err := m.file(ctx, p, turn, f, m.chain(p.order, x.Repo, f, on), outside(f), limit); err != nil {
 				return fmt.Errorf("%s: %w", f.Path, err)
 			}
 			return nil
@@ -267,7 +267,7 @@ func (m *Models) hub(id launcher.JobID, user string, token *launcher.SealedSecre
 }
 
 // file fetches one.
-func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, outside openOutside,
+func (m *Models) file(ctx context.Context, p *pull, turn int, f modelcache.File, c chain, outside openOutside,
 	limit *relay.Limit) error {
 	repo := p.order.Manifest.Repo
 	part, err := m.begin(ctx, p, f)
@@ -278,7 +278,7 @@ func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, 
 	sums, state, at := part.Kept()
 	file, err := relay.New(relay.Config{Size: f.Size, SHA256: f.SHA256, GitSHA1: f.GitOID, Part: part, Self: c.self,
 		Kept: relay.Kept{Sums: sums, Hash: state, At: at}, Chain: c.members, Outside: outside, Buffers: m.buffers,
-		Limit: limit, Event: func(e relay.Event) { m.event(p, f, e) }})
+		Turn: turn, Limit: limit, Event: func(e relay.Event) { m.event(p, f, e) }})
 	if err != nil {
 		return err
 	}
