@@ -178,9 +178,9 @@ func (b *bench) output() {
 		speed("cat | cat on spark2 alone", "cat "+from+" | cat"))
 }
 
-// used is the processor time that all hosts have used, in milliseconds.
-func (b *bench) used() (total float64, err error) {
-	for _, h := range other(b.hosts) {
+// used is the processor time that hosts have used, in milliseconds.
+func (b *bench) used(hosts ...string) (total float64, err error) {
+	for _, h := range hosts {
 		on, err := os.ReadFile("/var/tmp/sparkrun-lab/" + b.name + "/hosts/" + h + "/on")
 		if err != nil {
 			return 0, err
@@ -204,7 +204,7 @@ func (b *bench) used() (total float64, err error) {
 
 // spent is the processor time of all hosts while something is done, and how long that was.
 func (b *bench) spent(do func() error) (cpu, wall float64, err error) {
-	before, err := b.used()
+	before, err := b.used(other(b.hosts)...)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -213,7 +213,7 @@ func (b *bench) spent(do func() error) (cpu, wall float64, err error) {
 		return 0, 0, err
 	}
 	wall = ms(time.Since(began))
-	after, err := b.used()
+	after, err := b.used(other(b.hosts)...)
 	return after - before, wall, err
 }
 

@@ -2,22 +2,18 @@ package e2e
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
 
 const (
-	hubAPI, hubCDN = "172.30.0.1:8080", "172.30.0.1:8081" // in the network between the hosts
-	modelBytes     = 64<<20 + 12345
-	modelChunk     = 16 << 20
-	config         = `{"model_type": "gpt2"}`
+	modelBytes = 64<<20 + 12345
+	modelChunk = 16 << 20
+	config     = `{"model_type": "gpt2"}`
 )
 
 // TestModelPull: a model comes from outside once, to three machines, though the agent that reads from outside is killed
@@ -36,40 +32,21 @@ func TestModelPull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	program := filepath.Join(dir, "hubstandin")
-	if out, err := exec.Command("go", "build", "-o", program, "../../launcher/filesync/hub/hubtest/hubstandin").
-		CombinedOutput(); err != nil {
-		t.Fatalf("build hubstandin: %v: %s", err, out)
-	}
-	t.Setenv("HF_ENDPOINT", "http://"+hubAPI) // the lab gives it to the agents
-	l := up(t, 3)
-	hub := l.start("switch", program, "--listen", hubAPI, "--cdn", hubCDN, "--rate", "3000000", "org/tiny="+model)
-	end := sync.OnceFunc(func() {
-		_ = hub.cmd.Process.Signal(os.Interrupt)
-		hub.wait()
-	})
-	defer end()
-	sent := func() (n int64) {
-		var seen struct{ Sent int64 }
-		_ = json.Unmarshal([]byte(l.on("switch", "curl", "-s", "http://"+hubAPI+"/_standin/seen").out), &seen)
-		return seen.Sent
-	}
-	eventually(t, 10*time.Second, "the stand-in has it", func() bool {
-		return l.on("switch", "curl", "-sf", "http://"+hubAPI+"/api/models/org/tiny/revision/main").code == 0
-	})
+	l, hub := upWithHub(t, 3, []string{"--rate", "3000000", "org/tiny=" + model})
 
 	pull := l.start("spark2", "sparkrun", "model", "pull", "org/tiny", "--all")
 	eventually(t, 20*time.Second, "two chunks and a half came", func() bool {
 		if pull.over() {
 			t.Fatalf("the pull ended too early: %s", pull.wait())
 		}
-		return sent() > 5*modelChunk/2
+		return hub.sent() > 5*modelChunk/2
 	})
 	l.do("kill", "spark2", "--agent") // it reads from outside, and is the one that was asked
 	l.do("kill", "spark3")
 	l.do("start", "spark2", "--agent")
 	l.do("start", "spark3")
 	got := pull.wait().must(t)
+	t.Logf("it took %s, and said:\n%s", got.took.Round(time.Millisecond), got.err)
 	snapshot := strings.TrimSpace(got.out)
 	if filepath.Dir(snapshot) != "/var/lib/sparkrun/models/models--org--tiny/snapshots" {
 		t.Errorf("it printed %q", got.out)
@@ -77,7 +54,7 @@ func TestModelPull(t *testing.T) {
 	if !strings.Contains(got.err, "left out: 1 file: the same weights in another format") {
 		t.Errorf("what is left out is not said:\n%s", got.err)
 	}
-	if n, all := sent(), int64(modelBytes+len(config)); n < all || n > all+2*modelChunk {
+	if n, all := hub.sent(), int64(modelBytes+len(config)); n < all || n > all+2*modelChunk {
 		t.Errorf("%d bytes came from outside, want %d and the two chunks under way at most", n, all)
 	}
 	for i := 1; i <= 3; i++ {
@@ -115,7 +92,7 @@ func TestModelPull(t *testing.T) {
 	l.on("spark1", "sparkrun", "model", "rm", "org/tiny", "--on", "spark1").must(t)
 
 	// With the Hub away it comes from a machine that has it.
-	end()
+	hub.end()
 	again := l.on("spark1", "sparkrun", "model", "pull", "org/tiny").must(t)
 	if strings.TrimSpace(again.out) != snapshot || !strings.Contains(again.err, "it comes from machines that have it") {
 		t.Errorf("with the Hub away: %s", again)

@@ -50,9 +50,11 @@ bridge_of() {
 }
 
 # bridge_add NAME MTU [CABLE]: a cable passes what a switch must keep to itself,
-# LLDP say (but for the three addresses that Linux never lets through).
+# LLDP say (but for the three addresses that Linux never lets through). Its address is
+# its own: else it is one of its ports', and when that host goes off, all others send
+# to a gateway that is no more, for ten seconds.
 bridge_add() {
-	echo "link add $1 mtu $2 type bridge stp_state 0 forward_delay 0 mcast_snooping 0 ${3:+group_fwd_mask 65528}"
+	echo "link add $1 mtu $2 address 02:5a:52:00:00:00 type bridge stp_state 0 forward_delay 0 mcast_snooping 0 ${3:+group_fwd_mask 65528}"
 	echo "link set $1 up"
 }
 

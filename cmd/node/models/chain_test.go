@@ -1,6 +1,7 @@
 package models
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -47,6 +48,30 @@ func TestInOrder(t *testing.T) {
 		if d := cmp.Diff(tt.want, hosts(inOrder(tt.nodes, "c", tt.have))); d != "" {
 			t.Errorf("%s: %s", tt.what, d)
 		}
+	}
+}
+
+// In a row of machines of which one in the middle is asked, both its neighbours take it from that one, over their
+// cables: none sends it to a machine that only the management network leads to.
+func TestSeenBy(t *testing.T) {
+	row := []wire.NodeStatus{node("a", "b"), node("b", "a", "c"), node("c", "b", "d"), node("d", "c")}
+	var chain []launcher.NodeID
+	for _, n := range inOrder(row, "b", nil) {
+		chain = append(chain, n.ID)
+	}
+	from := map[launcher.NodeID]launcher.NodeID{}
+	for _, n := range row {
+		seen := seenBy(n, chain, row)
+		before := seen[:slices.Index(seen, n.ID)]
+		if d := cmp.Diff(slices.Sorted(slices.Values(chain[:len(before)])), slices.Sorted(slices.Values(before))); d != "" {
+			t.Errorf("before %s are others than in the chain: %s", n.ID, d)
+		}
+		if len(before) > 0 {
+			from[n.ID] = before[len(before)-1]
+		}
+	}
+	if d := cmp.Diff(map[launcher.NodeID]launcher.NodeID{"a": "b", "c": "b", "d": "c"}, from); d != "" {
+		t.Errorf("who takes from whom: %s", d)
 	}
 }
 

@@ -148,6 +148,9 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	if errors.Is(err, relay.ErrNoSource) {
 		err = m.unreached(p.order, err)
 	}
+	if errors.Is(err, modelcache.ErrRoom) {
+		err = fmt.Errorf("%w: make room (`sparkrun model ls` tells what was used last), then pull it again", err)
+	}
 	if err != nil {
 		m.cfg.Logger.Warn("model not pulled", "model", title(p.order), "commit", x.Commit, "error", err)
 		p.update(func() { p.state, p.err = wire.ModelFailed, err })
@@ -203,12 +206,12 @@ func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 	on := presences(p.order)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(filesAtOnce)
-	for _, f := range missing {
+	for turn, f := range missing {
 		g.Go(func() error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if err := m.file(ctx, p, f, m.chain(p.order, x.Repo, f, on), outside(f)); err != nil {
+			if err := m.file(ctx, p, turn, f, m.chain(p.order, x.Repo, f, on), outside(f)); err != nil {
 				return fmt.Errorf("%s: %w", f.Path, err)
 			}
 			return nil
@@ -291,7 +294,8 @@ func (m *Models) hub(r wire.NodeModelAskRequest, tries int, idle time.Duration) 
 }
 
 // file fetches one.
-func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, outside openOutside) error {
+func (m *Models) file(ctx context.Context, p *pull, turn int, f modelcache.File, c chain,
+	outside openOutside) error {
 	repo := p.order.Manifest.Repo
 	part, err := m.begin(ctx, p, f)
 	if err != nil || part == nil {
@@ -301,7 +305,7 @@ func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, 
 	sums, state, at := part.Kept()
 	file, err := relay.New(relay.Config{Size: f.Size, SHA256: f.SHA256, GitSHA1: f.GitOID, Part: part, Self: c.self,
 		Kept: relay.Kept{Sums: sums, Hash: state, At: at}, Chain: c.members, Outside: outside, Buffers: m.buffers,
-		Limit: p.limit, Event: func(e relay.Event) { m.event(p, f, e) }})
+		Turn: turn, Limit: p.limit, Event: func(e relay.Event) { m.event(p, f, e) }})
 	if err != nil {
 		return err
 	}
@@ -314,6 +318,7 @@ func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, 
 	if err == nil {
 		err = part.Finish(true)
 	} else if errors.Is(err, relay.ErrSum) {
+		_ = sleep(ctx, lingers) // ctx may be over
 		part.Discard()
 	}
 	m.mu.Lock()
@@ -326,6 +331,10 @@ func (m *Models) file(ctx context.Context, p *pull, f modelcache.File, c chain, 
 	})
 	return err
 }
+
+// lingers is how long a file that is found wrong can still be read: those behind get the rest of it, and the verdict.
+// Else each would wait for this node, then fetch the rest from outside, to find the same.
+const lingers = 3 * time.Second
 
 // begin waits while another program has the file; nil: it has brought it.
 func (m *Models) begin(ctx context.Context, p *pull, f modelcache.File) (*modelcache.Part, error) {

@@ -145,7 +145,7 @@ func (m *Models) pullImage(ctx context.Context, c wire.Caller, r wire.ImagePullR
 			order.Chain = append(order.Chain, n.ID)
 		}
 		for _, try := range []bool{true, false} {
-			if err := m.give(ctx, c, nodes, wire.NodeModelRequest{Order: order, Try: try}); err != nil {
+			if err := m.give(ctx, c, nodes, st.Nodes, wire.NodeModelRequest{Order: order, Try: try}); err != nil {
 				return fmt.Errorf("pull %s: %w", r.Ref, err)
 			}
 		}

@@ -244,7 +244,8 @@ func (m *Models) lacks(f modelcache.File) int64 {
 }
 
 func (w *wanted) fetch(f modelcache.File) {
-	err := w.m.file(w.ctx, w.p, f, w.m.chain(w.p.order, imageRepo, f, w.on), w.outside(f))
+	turn := slices.Index(w.p.order.Manifest.Files, f)
+	err := w.m.file(w.ctx, w.p, turn, f, w.m.chain(w.p.order, imageRepo, f, w.on), w.outside(f))
 	if err != nil {
 		w.fail(fmt.Errorf("%s: %w", f.Path, err))
 	}

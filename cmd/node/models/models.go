@@ -56,8 +56,8 @@ type Config struct {
 }
 
 const (
-	// chunksInMemory bounds what all files under way have in memory: each takes 16 MiB.
-	chunksInMemory = 4
+	// chunksInMemory bounds what all files under way have in memory: each takes 16 MiB. An agent stays below 100 MB.
+	chunksInMemory = 2
 	// filesAtOnce is how many files of an order are under way: small ones wait for answers most of the time.
 	filesAtOnce = 3
 	// heldOpen bounds the files that are open because others read them, heldFor how long they stay so.

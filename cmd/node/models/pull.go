@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/filesync/hub"
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
@@ -90,7 +89,7 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 		if begun {
 			break
 		}
-		if err := m.give(ctx, c, nodes, wire.NodeModelRequest{Order: order, Try: try}); err != nil {
+		if err := m.give(ctx, c, nodes, st.Nodes, wire.NodeModelRequest{Order: order, Try: try}); err != nil {
 			return fmt.Errorf("pull %s: %w", r.Name, err)
 		}
 	}
@@ -352,34 +351,9 @@ func named(nodes []wire.NodeStatus, hosts []string) (to, _ []wire.NodeStatus, er
 	return to, nil, nil
 }
 
-// inOrder is the chain: first who has most of it, else who reaches the Hub, then each time one that a cable joins to
-// the last, where there is one.
-func inOrder(nodes []wire.NodeStatus, reaches launcher.NodeID, have map[launcher.NodeID]int64) []wire.NodeStatus {
-	rest := slices.Clone(nodes)
-	slices.SortStableFunc(rest, func(a, b wire.NodeStatus) int {
-		return cmp.Or(cmp.Compare(have[b.ID], have[a.ID]), cmp.Compare(first(b.ID == reaches), first(a.ID == reaches)))
-	})
-	var out []wire.NodeStatus
-	for len(rest) > 0 {
-		next := 0
-		if len(out) > 0 {
-			last := out[len(out)-1]
-			next = max(0, slices.IndexFunc(rest, func(n wire.NodeStatus) bool { return cabled(last, n) || cabled(n, last) }))
-		}
-		out = append(out, rest[next])
-		rest = slices.Delete(rest, next, next+1)
-	}
-	return out
-}
-
-// cabled tells whether a sees b at the other end of a cable.
-func cabled(a, b wire.NodeStatus) bool {
-	return a.Inventory.Cabling != nil && slices.ContainsFunc(a.Inventory.Cabling.Sightings,
-		func(s envgen.Sighting) bool { return s.Peer.Node == string(b.ID) && !s.Clone })
-}
-
 // give gives all nodes the order. What any refuses is said of each that does.
-func (m *Models) give(ctx context.Context, c wire.Caller, nodes []wire.NodeStatus, r wire.NodeModelRequest) error {
+func (m *Models) give(ctx context.Context, c wire.Caller, nodes, all []wire.NodeStatus,
+	r wire.NodeModelRequest) error {
 	errs := make([]error, len(nodes))
 	var given sync.WaitGroup
 	for i, n := range nodes {
@@ -387,6 +361,8 @@ func (m *Models) give(ctx context.Context, c wire.Caller, nodes []wire.NodeStatu
 			ctx, cancel := context.WithTimeout(ctx, askWithin)
 			defer cancel()
 			var err error
+			r := r
+			r.Order.Chain = seenBy(n, r.Order.Chain, all)
 			if n.ID == m.cfg.Self {
 				_, err = m.take(ctx, c, r)
 			} else {

@@ -236,8 +236,9 @@ func (c *Cache) Room(bytes int64) error {
 		keep = c.cfg.Reserve(int64(st.Blocks) * st.Bsize)
 	}
 	if free-bytes < keep {
-		return fmt.Errorf("%w: %s has %d bytes free, want %d besides %d that are kept for the rest of the machine",
-			ErrRoom, c.cfg.Dir, free, bytes, keep)
+		mb := func(n int64) float64 { return float64(n) / 1e6 }
+		return fmt.Errorf("%w: %s has %.1f MB free, want %.1f besides %.1f that are kept for the rest of the machine",
+			ErrRoom, c.cfg.Dir, mb(free), mb(bytes), mb(keep))
 	}
 	return nil
 }

@@ -182,6 +182,9 @@ func (m Remote) get(ctx context.Context, path string, q url.Values, span string,
 	}
 	resp, err := m.Client.Do(r)
 	if err != nil {
+		if ue, is := errors.AsType[*url.Error](err); is { // its text has the whole URL, which tells a reader nothing
+			err = ue.Err
+		}
 		return nil, err
 	}
 	if resp.StatusCode == want {

@@ -166,8 +166,10 @@ type Config struct {
 	// node of the chain to which it gives something calls it. An error that wraps ErrGone ends
 	// Run, any other is followed by another try.
 	Outside func(ctx context.Context, off, n int64) (io.ReadCloser, error)
-	// Buffers and Limit are the node's: all its files share them. A nil Limit is none.
+	// Buffers and Limit are the node's: all its files share them. A nil Limit is none. Of files that wait for a
+	// buffer the one with the lowest Turn gets it.
 	Buffers *Buffers
+	Turn    int
 	Limit   *Limit
 	// Event is told of changes of source; it must not block. May be nil.
 	Event func(Event)

@@ -196,7 +196,7 @@ func (s *session) chunks(outer context.Context) error {
 		if err != nil {
 			break
 		}
-		buf, err := s.f.cfg.Buffers.get(ctx)
+		buf, err := s.f.cfg.Buffers.get(ctx, s.f.cut, s.f.cfg.Turn)
 		if err != nil {
 			<-s.window
 			if ctx.Err() == nil {

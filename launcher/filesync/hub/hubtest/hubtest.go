@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -54,6 +55,25 @@ func (s sparse) ReadAt(p []byte, off int64) (int, error) {
 		}
 	}
 	return len(p), nil
+}
+
+// Made is a file of random bytes that takes no disk: a block of them, from another place on for each number, again and
+// again. No two chunks of a file are alike.
+func Made(size int64, number int) Content { return Content{Size: size, Reader: made(number)} }
+
+type made int64
+
+var block = sync.OnceValue(func() []byte {
+	b := make([]byte, 1<<20+4099)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
+	return b
+})
+
+func (m made) ReadAt(p []byte, off int64) (n int, _ error) {
+	for b := block(); n < len(p); {
+		n += copy(p[n:], b[(int64(m)*12289+off+int64(n))%int64(len(b)):])
+	}
+	return n, nil
 }
 
 // Repo is a repository of one commit.

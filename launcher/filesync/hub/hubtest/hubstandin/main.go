@@ -1,7 +1,7 @@
 // Command hubstandin is a stand-in for Hugging Face's Hub, for tests:
 //
 //	hubstandin [--listen ADDR] [--cdn ADDR] [--token T] [--gated ORG/NAME] [--expire BYTES] [--rate BYTES]
-//	    [--sparse ORG/NAME=BYTES] ORG/NAME=FOLDER...
+//	    [--sparse ORG/NAME=BYTES] [--made ORG/NAME=COUNTxBYTES,...] ORG/NAME=FOLDER...
 //
 // datasets/ORG/NAME=FOLDER is a dataset. It prints HF_ENDPOINT=URL and runs until it is killed. Faults are
 // ordered by POST /_standin/fault (the JSON of hubtest.Fault) and taken back by POST /_standin/heal; what was
@@ -33,7 +33,7 @@ func main() {
 }
 
 func run() error {
-	var tokens, gated, sparse list
+	var tokens, gated, sparse, manufactured list
 	listen := flag.String("listen", "", "address of the API; empty: a port of the loopback")
 	cdn := flag.String("cdn", "", "address of the host that has the files")
 	expire := flag.Int64("expire", 0, "bytes that a signed URL gives; 0: all")
@@ -41,6 +41,7 @@ func run() error {
 	flag.Var(&tokens, "token", "a token that is good")
 	flag.Var(&gated, "gated", "a repository that needs one")
 	flag.Var(&sparse, "sparse", "a repository whose model.safetensors has so many zeros")
+	flag.Var(&manufactured, "made", "a repository of files of these sizes, which take no disk; those under 1 MiB are .json")
 	flag.Parse()
 	s, err := hubtest.Start(*listen, *cdn)
 	if err != nil {
@@ -81,6 +82,38 @@ func run() error {
 			return err
 		}
 	}
+	for _, arg := range manufactured {
+		err := add(arg, func(r hubtest.Repo, value string) (string, error) {
+			var err error
+			if r.Files, err = made(value); err != nil {
+				return "", err
+			}
+			return s.Add(r)
+		})
+		if err != nil {
+			return err
+		}
+	}
 	fmt.Println("HF_ENDPOINT=" + s.Endpoint)
 	return nil
+}
+
+// made are as many files of each size.
+func made(sizes string) (map[string]hubtest.Content, error) {
+	files := map[string]hubtest.Content{"config.json": hubtest.Text(`{"model_type":"gpt2"}`)}
+	for text := range strings.SplitSeq(sizes, ",") {
+		var count, size int64
+		if _, err := fmt.Sscanf(text, "%dx%d", &count, &size); err != nil {
+			return nil, fmt.Errorf("--made %s: %q: want COUNTxBYTES", sizes, text)
+		}
+		for range count {
+			n := len(files)
+			name := fmt.Sprintf("model-%05d.safetensors", n)
+			if size < 1<<20 {
+				name = fmt.Sprintf("part-%05d.json", n)
+			}
+			files[name] = hubtest.Made(size, n)
+		}
+	}
+	return files, nil
 }
