@@ -23,7 +23,7 @@ func compiling(as launcher.Assignment, model string) launcher.Assignment {
 
 func keepsCompiled(c *Config) { c.CompileDir = filepath.Join(filepath.Dir(c.LogDir), "compiled") }
 
-// What a rank compiles lies in a folder that is its user's alone, and the next job of the user and model finds it there.
+// What a rank compiles lies in a folder that is its user's alone; the next job of the user and model finds it there.
 func TestCompiledCodeOutlivesItsJob(t *testing.T) {
 	n := newNode(t, keepsCompiled)
 	as := compiling(n.as(`mkdir -p "$CACHE_DIR" && echo warm >"$CACHE_DIR/kernel" && echo "$CACHE_DIR"`), "org/model")
@@ -82,7 +82,8 @@ func TestCompiledCodeOfOthersIsNotRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &Agent{cfg: Config{CompileDir: filepath.Join(t.TempDir(), "compiled")}}
-			spec := compiling(launcher.Assignment{Spec: launcher.Spec{User: "ada", Stages: []launcher.Stage{{Main: true}}}}, "m").Spec
+			spec := launcher.Spec{User: "ada", Stages: []launcher.Stage{{Main: true}}}
+			spec = compiling(launcher.Assignment{Spec: spec}, "m").Spec
 			image := &container.Prepared{Image: launcher.ImageSeen{ID: "sha256:0123456789abcdef"}}
 			must(t, a.makeCompiled(spec, image, who))
 			dir := filepath.Join(a.compiled(spec), "0123456789ab")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A server that is started again finds what it has compiled, though its container is a new one; another user's does not.
+// A server that is started again finds what it has compiled, though its container is new; another user's does not.
 // It sees the model in its machine's cache, and cannot change it.
 func TestSecondStartIsWarm(t *testing.T) {
 	t.Parallel()

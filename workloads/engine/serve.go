@@ -426,9 +426,9 @@ func (e Engine) own() (env []launcher.Var) {
 	return env
 }
 
-// kernelCaches are the variables of what all servers of PyTorch's kind compile with: torch/_inductor/runtime/cache_dir_utils.py,
-// torch/utils/cpp_extension.py, triton/knobs.py, flashinfer/jit/env.py, and of the driver's compiler, CUDA's
-// programming guide ("Environment variables, JIT compilation").
+// kernelCaches are the variables of what all servers of PyTorch's kind compile with:
+// torch/_inductor/runtime/cache_dir_utils.py, torch/utils/cpp_extension.py, triton/knobs.py, flashinfer/jit/env.py,
+// and of the driver's compiler, CUDA's programming guide ("CUDA Environment Variables").
 func kernelCaches() []string {
 	return []string{"TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE",
 		"CUDA_CACHE_PATH"}

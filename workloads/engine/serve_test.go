@@ -257,7 +257,7 @@ func TestSGLangListensOnAll(t *testing.T) {
 	}
 }
 
-// Compiled code has a place of each engine that compiles, and the user's word on it is the last, as a recipe's is before.
+// Compiled code has a place of each engine that compiles; the user's word on it is the last, a recipe's the one before.
 func TestServeKeepsCompiledCode(t *testing.T) {
 	const at = "<compile-cache>/"
 	for name, own := range map[string]string{"vllm": "VLLM_CACHE_ROOT", "sglang": "SGLANG_JIT_CACHE_DIR", "trtllm": "TRTLLM_CACHE_DIR"} {

@@ -110,8 +110,8 @@ var vllmLog = launcher.ServerLog{
 // workers all VLLM_, NCCL_, UCX_ and HF_ variables of the head's (vllm/ray/ray_env.py), in the
 // place of the worker's own; but for these, as a file says that it reads.
 func perNode() []string {
-	return slices.Concat([]string{"VLLM_HOST_IP", "VLLM_CONFIG_ROOT", "VLLM_CACHE_ROOT", "UCX_NET_DEVICES"}, envgen.NCCLVariables(),
-		[]string{"NCCL_HOSTID"})
+	return slices.Concat([]string{"VLLM_HOST_IP", "VLLM_CONFIG_ROOT", "VLLM_CACHE_ROOT", "UCX_NET_DEVICES"},
+		envgen.NCCLVariables(), []string{"NCCL_HOSTID"})
 }
 
 // layNotCarried writes that file before it becomes the server: into the folder that its user has

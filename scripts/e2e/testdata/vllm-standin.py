@@ -93,7 +93,10 @@ def on_ray(a):
 
 def compiled():
     """Whether an earlier one has left its compiled code, where vLLM keeps it."""
-    kernel = os.path.join(os.environ["VLLM_CACHE_ROOT"], "torch_compile_cache", "kernel")
+    root = os.environ.get("VLLM_CACHE_ROOT")
+    if not root:
+        return False
+    kernel = os.path.join(root, "torch_compile_cache", "kernel")
     if os.path.exists(kernel):
         return True
     os.makedirs(os.path.dirname(kernel), exist_ok=True)
