@@ -239,10 +239,10 @@ func (m *Models) among(ctx context.Context, r wire.ModelPullRequest, repo modelc
 		}
 		return finding{manifest: x, offline: why.Error()}, nil
 	}
-	if !errors.Is(why, wire.ErrNoModel) {
-		why = fmt.Errorf("%w: %w", wire.ErrNoModel, why)
+	if errors.Is(why, wire.ErrNoModel) {
+		return finding{}, fmt.Errorf("no machine has it whole, and: %w", why)
 	}
-	return finding{}, fmt.Errorf("no machine has it whole, and: %w", why)
+	return finding{}, fmt.Errorf("%w: no machine has it whole, and %w", wire.ErrNoModel, why)
 }
 
 func sameCommit(x modelcache.Manifest, asked wire.NodeModelWatch) error {
