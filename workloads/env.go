@@ -56,7 +56,7 @@ func (r Request) Variables(workload string, worker bool, own ...launcher.Var) ([
 			env = append(env, v)
 		}
 	}
-	if r.Serve.Cache != "" { // all nodes have it: nobody need be asked
+	if r.Serve.Cache != "" && !r.Serve.Online { // all nodes have it: nobody need be asked
 		env = append(env, launcher.Var{Name: "HF_HUB_CACHE", Value: launcher.Lit(r.Serve.Cache), Source: workload},
 			launcher.Var{Name: "HF_HUB_OFFLINE", Value: launcher.Lit("1"), Source: workload})
 	}

@@ -8,6 +8,8 @@ type Serve struct {
 	// of Hugging Face's models in which that lies; empty: the engine finds Model by itself.
 	Snapshot string `json:"snapshot,omitempty"`
 	Cache    string `json:"cache,omitempty"`
+	// Online: the engine may have to fetch more, and keeps its own cache for that.
+	Online bool `json:"online,omitempty"`
 	// Program is the server on the nodes: a path, or a name looked up in the ranks' PATH.
 	// Empty means the caller's $VIRTUAL_ENV/bin/..., and the bare name where no virtual
 	// environment is active, or the ranks run in containers.

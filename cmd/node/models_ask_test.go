@@ -69,7 +69,7 @@ func TestModelIsResolvedByAnother(t *testing.T) {
 	refuses(none, wire.ErrNoModel, "no such repository")
 	stranger := sealed("spark1", "spark3")
 	stranger.ID = launcher.NewJobID() // of which the token is not
-	refuses(stranger, wire.ErrNoModel, "spark3: open the token")
+	refuses(stranger, wire.ErrNoModel, ": open the token")
 
 	c.hosts[0].pull(sealed("spark1", "spark3")).whole(t, c.hosts[0], c.hosts[2])
 	if leaks := s.Leaks(); len(leaks) > 0 {

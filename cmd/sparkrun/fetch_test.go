@@ -39,6 +39,7 @@ func TestLaunchFetchesFirst(t *testing.T) {
 		flags   []string
 		asks    string // the hosts of the pull
 		fetched bool   // the engine gets the folder
+		online  bool   // and keeps its own cache, since it may need more
 		code    int
 		said    string
 	}{
@@ -51,6 +52,8 @@ func TestLaunchFetchesFirst(t *testing.T) {
 		"another revision": {models: fakeModels{has: []wire.NodeModels{has("spark1"), has("spark2")},
 			tells: []wire.ModelProgress{aPlan, whole("spark1"), whole("spark2")}}, flags: []string{"--", "--revision", "v2"},
 			asks: "spark1,spark2 v2", fetched: true},
+		"with a second model": {models: fakeModels{has: []wire.NodeModels{has("spark1"), has("spark2")}},
+			flags: []string{"--", "--speculative-config", `{"model":"org/draft"}`}, fetched: true, online: true},
 		"its commit": {models: fakeModels{has: []wire.NodeModels{has("spark1"), has("spark2")}},
 			flags: []string{"--", "--revision", commit}, fetched: true},
 		"the user's own": {own: mine},
@@ -111,9 +114,13 @@ func TestLaunchFetchesFirst(t *testing.T) {
 			for _, v := range spec.MainStage().Command() {
 				argv += v.String() + " "
 			}
+			cache, offline := "/var/lib/sparkrun/models", "1"
+			if tc.online {
+				cache, offline = "", ""
+			}
 			with := strings.Contains(argv, "serve "+snapshotDir+commit+" ") &&
-				strings.Contains(argv, "--served-model-name org/m ") && env["HF_HUB_CACHE"] == "/var/lib/sparkrun/models" &&
-				env["HF_HUB_OFFLINE"] == "1" && !strings.Contains(argv, "--revision") && strings.Join(spec.On, ",") == "spark1,spark2"
+				strings.Contains(argv, "--served-model-name org/m ") && env["HF_HUB_CACHE"] == cache &&
+				env["HF_HUB_OFFLINE"] == offline && !strings.Contains(argv, "--revision") && strings.Join(spec.On, ",") == "spark1,spark2"
 			without := strings.Contains(argv, "serve org/m ") && env["HF_HUB_CACHE"] == "" && len(spec.On) == 0
 			if tc.fetched && !with || !tc.fetched && !without {
 				t.Errorf("on %q: %s with %q", spec.On, argv, env)

@@ -22,6 +22,18 @@ var revisionName = plain.Pattern(`^\w[\w.+-]*(/\w[\w.+-]*)*$`)
 var elsewhere = []Flag{{Name: "--load-format"}, {Name: "--download-dir"}, {Name: "--model-loader-extra-config"},
 	{Name: "--tokenizer-revision"}, {Name: "--code-revision"}}
 
+// others are flags that may name further models, which nobody looks for but the server.
+var others = []Flag{{Name: "--tokenizer", Other: []string{"--tokenizer-path"}}, {Name: "--hf-config-path"},
+	{Name: "--speculative-config", Other: []string{"-sc"}},
+	{Name: "--speculative-draft-model-path", Other: []string{"--speculative-draft-model"}}, {Name: "--speculative-model"},
+	{Name: "--lora-modules"}, {Name: "--lora-paths"}}
+
+// MayFetch tells whether the server of a request may have to fetch more than its model.
+func (e Engine) MayFetch(r workloads.Request) bool {
+	words := slices.Concat(r.Serve.Command, r.Serve.Args)
+	return slices.ContainsFunc(others, func(f Flag) bool { return f.Stands(words) })
+}
+
 // revision is the flag of the model's version. A folder has one: no server gets the flag beside it.
 var revision = Flag{Name: "--revision"}
 

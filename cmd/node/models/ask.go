@@ -108,7 +108,7 @@ func (m *Models) revision(ctx context.Context, r wire.NodeModelAskRequest, nodes
 		return nil, "", fmt.Errorf("of the machines that are to have it none gets an answer of the Hub, but %s does: "+
 			"`sparkrun model pull %s --on %[1]s` first, then here: %[3]s", elsewhere, r.Repo.Name, why)
 	}
-	return nil, "", fmt.Errorf("no machine gets an answer of the Hub: %s", why)
+	return nil, "", fmt.Errorf("none gets an answer of the Hub: %s", why)
 }
 
 // hostsError is what hosts have in common.

@@ -261,10 +261,10 @@ func (m *Models) among(ctx context.Context, c wire.Caller, r wire.ModelPullReque
 		return finding{}, fmt.Errorf("%w: %s keeps it for those whose token the Hub has accepted: --secret HF_TOKEN gives "+
 			"this shell's; and: %w", wire.ErrDenied, denied, why)
 	}
-	if !errors.Is(why, wire.ErrNoModel) {
-		why = fmt.Errorf("%w: %w", wire.ErrNoModel, why)
+	if errors.Is(why, wire.ErrNoModel) {
+		return finding{}, fmt.Errorf("no machine has it whole, and: %w", why)
 	}
-	return finding{}, fmt.Errorf("no machine has it whole, and: %w", why)
+	return finding{}, fmt.Errorf("%w: no machine has it whole, and %w", wire.ErrNoModel, why)
 }
 
 func sameCommit(x modelcache.Manifest, asked wire.NodeModelWatch) error {

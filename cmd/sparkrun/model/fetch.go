@@ -90,7 +90,8 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 	}
 	s := &o.Request.Serve
 	s.Snapshot, s.Cache = dir, path.Dir(path.Dir(path.Dir(dir))) // CACHE/models--ORG--NAME/snapshots/COMMIT
-	o.Told = nil                                                 // they have it now
+	s.Online = e.MayFetch(o.Request)
+	o.Told = nil // they have it now
 	if job := &o.Request.Job; len(job.On) == 0 && !job.Wait && job.Spare == 0 {
 		job.On = hosts
 	}

@@ -20,9 +20,9 @@ import (
 // ChunkBytes is what a file is cut into between nodes: each chunk has a BLAKE3 sum.
 const ChunkBytes = 16 << 20
 
-// Part is a file under way. Its content comes by Write in order, from outside, or by WriteChunk in any order,
-// from another node; and what is verified may be read by ReadAt meanwhile. Whatever ends the process, the next
-// Begin goes on from what had reached the disk.
+// Part is a file under way. Its content comes by Write, or by WriteAt and Keep from who verifies it; and what is
+// verified may be read by ReadAt meanwhile. Whatever ends the process, the next Begin goes on from what had reached the
+// disk.
 type Part struct {
 	c     *Cache
 	repo  Repo
@@ -32,14 +32,13 @@ type Part struct {
 	lease *Lease
 
 	mu     sync.Mutex
-	sums   []Sum       // of the chunks of the prefix
-	early  map[int]Sum // of chunks beyond it
-	size   int64       // the prefix: whole chunks, and at the end the rest
-	tail   int64       // bytes of the chunk that Write has begun
-	chunk  *chunkHash  // of the tail
-	whole  hash.Hash   // of the first hashed bytes
-	hashed int64       // at most size+tail
-	atEdge []byte      // whole's state after edge bytes, an end of a chunk: what the sidecar keeps
+	sums   []Sum      // of the chunks of the prefix
+	size   int64      // the prefix: whole chunks, and at the end the rest
+	tail   int64      // bytes of the chunk that Write has begun
+	chunk  *chunkHash // of the tail
+	whole  hash.Hash  // of the first hashed bytes
+	hashed int64      // at most size+tail
+	atEdge []byte     // whole's state after edge bytes, an end of a chunk: what the sidecar keeps
 	edge   int64
 	err    error // of the saver: told by the next write
 	closed bool
@@ -86,7 +85,7 @@ func (c *Cache) Begin(r Repo, f File) (_ *Part, err error) {
 	if err := errors.Join(r.Check(), f.check()); err != nil {
 		return nil, err
 	}
-	p := &Part{c: c, repo: r, file: f, early: map[int]Sum{}, chunk: newChunkHash(), whole: newHash(f),
+	p := &Part{c: c, repo: r, file: f, chunk: newChunkHash(), whole: newHash(f),
 		wake: make(chan struct{}, 1), done: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -212,8 +211,7 @@ func (p *Part) Sums() []Sum { p.mu.Lock(); defer p.mu.Unlock(); return append([]
 func (p *Part) Has(i int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, ok := p.early[i]
-	return ok || i < len(p.sums)
+	return i < len(p.sums)
 }
 
 // ReadAt reads what is verified, to hand it on.
@@ -263,60 +261,6 @@ func (p *Part) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteChunk takes a chunk from another node. Wrong bytes are refused with ErrSum, and change nothing.
-func (p *Part) WriteChunk(i int, b []byte, want Sum) error {
-	from := int64(i) * ChunkBytes
-	if i < 0 || from >= p.file.Size || int64(len(b)) != min(ChunkBytes, p.file.Size-from) || SumOf(b) != want {
-		return fmt.Errorf("write chunk %d of %s: %w", i, p.file.Path, ErrSum)
-	}
-	if p.Has(i) {
-		return nil
-	}
-	p.mu.Lock()
-	err := p.ready()
-	if err == nil && p.tail > 0 { // what Write had begun is given up: it is no whole chunk
-		p.tail = 0
-		p.chunk.sum()
-		p.rewind()
-	}
-	p.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	if _, err := p.f.WriteAt(b, from); err != nil { // several at once
-		return p.trouble(err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.ready(); err != nil {
-		return err
-	}
-	if _, ok := p.early[i]; ok || i < len(p.sums) {
-		return nil
-	}
-	p.early[i] = want
-	if p.hashed == from && from == p.size { // in order: hashed while it is at hand
-		p.whole.Write(b)
-		p.hashed += int64(len(b))
-	}
-	p.advance()
-	p.chunkDone(from, int64(len(b)))
-	return nil
-}
-
-// advance moves the prefix over chunks that came early.
-func (p *Part) advance() {
-	for {
-		i := len(p.sums)
-		sum, ok := p.early[i]
-		if !ok {
-			return
-		}
-		delete(p.early, i)
-		p.grow(sum, min(ChunkBytes, p.file.Size-int64(i)*ChunkBytes))
-	}
-}
-
 func (p *Part) grow(sum Sum, length int64) {
 	p.sums = append(p.sums, sum)
 	if p.size += length; p.hashed == p.size {
@@ -329,15 +273,7 @@ func (p *Part) keepState() {
 	p.edge = p.hashed
 }
 
-// rewind takes the whole's hash back to the last edge.
-func (p *Part) rewind() {
-	p.whole, p.hashed = newHash(p.file), 0
-	if p.edge > 0 && p.whole.(encoding.BinaryUnmarshaler).UnmarshalBinary(p.atEdge) == nil {
-		p.hashed = p.edge
-	}
-}
-
-// catchUp hashes what came out of order, or before this process.
+// catchUp hashes what was kept without a state of the hash.
 func (p *Part) catchUp(to int64) error {
 	if p.hashed > to {
 		return fmt.Errorf("hash %s: %d bytes of %d", p.file.Path, p.hashed, to)

@@ -168,64 +168,45 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// Chunks come from another node in any order; those from the start on are offered, and hashed once it is asked.
+// keep brings a chunk as another node gives it: verified, and not hashed.
+func keep(t *testing.T, p *Part, i int) {
+	t.Helper()
+	_, err := p.WriteAt(chunk(i), int64(i)*ChunkBytes)
+	must(t, errors.Join(err, p.Keep(SumOf(chunk(i)), nil)))
+}
+
+// Chunks that are kept may be read, others not; they are hashed once it is asked.
 func TestChunks(t *testing.T) {
 	c := open(t, Config{})
 	f := lfs("model.safetensors", big)
 	p := begin(t, c, f)
-	if err := p.WriteChunk(1, chunk(0), SumOf(chunk(1))); !errors.Is(err, ErrSum) {
-		t.Fatalf("wrong bytes: %v", err)
-	}
-	if err := p.WriteChunk(2, chunk(2)[1:], SumOf(chunk(2)[1:])); !errors.Is(err, ErrSum) {
-		t.Fatalf("a short chunk: %v", err)
-	}
-	must(t, p.WriteChunk(2, chunk(2), SumOf(chunk(2))))
-	if p.Prefix() != 0 || !p.Has(2) || p.Has(0) {
+	keep(t, p, 0)
+	if p.Prefix() != ChunkBytes || len(p.Sums()) != 1 || p.Sums()[0] != SumOf(chunk(0)) || !p.Has(0) || p.Has(1) {
 		t.Fatalf("the prefix is %d", p.Prefix())
 	}
 	if _, err := p.ReadAt(make([]byte, 10), ChunkBytes); !errors.Is(err, ErrAbsent) {
 		t.Errorf("what is not there was read: %v", err)
 	}
-	if b := make([]byte, 10); true {
-		_, err := p.ReadAt(b, 2*ChunkBytes)
-		if must(t, err); !bytes.Equal(b, chunk(2)[:10]) {
-			t.Error("other bytes were read")
-		}
-	}
-	must(t, p.WriteChunk(0, chunk(0), SumOf(chunk(0))))
-	if p.Prefix() != ChunkBytes || len(p.Sums()) != 1 || p.Sums()[0] != SumOf(chunk(0)) {
-		t.Fatalf("the prefix is %d", p.Prefix())
+	got := make([]byte, 10)
+	if _, err := p.ReadAt(got, 100); err != nil || !bytes.Equal(got, chunk(0)[100:110]) {
+		t.Errorf("other bytes were read: %v", err)
 	}
 	if err := p.Finish(false); !errors.Is(err, ErrAbsent) {
-		t.Fatalf("it is finished without chunk 1: %v", err)
+		t.Fatalf("it is finished without two chunks: %v", err)
 	}
-	must(t, p.WriteChunk(1, chunk(1), SumOf(chunk(1))))
+	keep(t, p, 1)
+	keep(t, p, 2)
 	must(t, p.Finish(false))
 	check(t, c, f, big)
 }
 
-// In whatever order chunks come, the content is judged as a whole.
-func TestChunksInAnyOrder(t *testing.T) {
-	f := lfs("model.safetensors", big)
-	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
-		c := open(t, Config{})
-		p := begin(t, c, f)
-		for _, i := range order {
-			must(t, p.WriteChunk(i, chunk(i), SumOf(chunk(i))))
-		}
-		if err := p.Finish(false); err != nil {
-			t.Errorf("%v: %v", order, err)
-		}
-	}
-}
-
-// A node whose source is gone goes on from outside, and the other way round, across a kill.
+// A node whose source is gone goes on from outside, across a kill.
 func TestSourcesChange(t *testing.T) {
 	c := open(t, Config{})
 	f := lfs("model.safetensors", big)
 	p := begin(t, c, f)
-	must(t, p.WriteChunk(1, chunk(1), SumOf(chunk(1)))) // before its turn: not hashed yet
-	must(t, p.WriteChunk(0, chunk(0), SumOf(chunk(0))))
+	keep(t, p, 0)
+	keep(t, p, 1)
 	_, err := p.Write(chunk(2)[:100])
 	must(t, err)
 	crash(p)
@@ -233,10 +214,8 @@ func TestSourcesChange(t *testing.T) {
 	if p.Prefix() != 2*ChunkBytes {
 		t.Fatalf("it goes on at %d", p.Prefix())
 	}
-	_, err = p.Write(chunk(2)[:100])
-	must(t, err)
-	must(t, p.WriteChunk(2, chunk(2), SumOf(chunk(2))))
-	must(t, p.Finish(false))
+	_, err = p.Write(chunk(2))
+	must(t, errors.Join(err, p.Finish(false)))
 	check(t, c, f, big)
 }
 
