@@ -200,8 +200,8 @@ func (w *wanted) begin(i int) {
 // asksAtOnce is within what time an engine asks for as many contents as it takes at once.
 const asksAtOnce = 100 * time.Millisecond
 
-// lastChunks is what is asked for already when the next content is begun.
-const lastChunks = 2 * relay.ChunkBytes
+// lastChunks is how much of a content is still to come when the next one is begun: it is on its way by then.
+const lastChunks = relay.ChunkBytes
 
 // inTurn fetches large contents, the first of the manifest first: so all nodes of a chain fetch the same one. The next
 // one is begun when the end of the last one is on its way.
