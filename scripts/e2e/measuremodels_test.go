@@ -136,7 +136,7 @@ func (b *modelBench) remove() {
 }
 
 // pulled has a host asked for it for all, and tells how long that took, what went where, and what agents held.
-func (b *modelBench) pulled(host, name string) (took float64) {
+func (b *modelBench) pulled(host string) (took float64) {
 	b.t.Helper()
 	before := b.carried()
 	over, held := make(chan struct{}), make(chan [2]float64)
@@ -153,10 +153,11 @@ func (b *modelBench) pulled(host, name string) (took float64) {
 		}
 	}
 	size := float64(b.bytes)
-	b.one(name+": bytes that went, through the model's", "x", "out of the Hub", (after["outside"]-before["outside"])/size)
-	b.one(name+": bytes that went, through the model's", "x", "over the busiest link: "+on, busiest/size)
-	b.one(name+": largest agent meanwhile", "MB", "resident", memory[0])
-	b.one(name+": largest agent meanwhile", "MB", "of it not a file's", memory[1])
+	went, largest := "asked on "+host+": bytes that went, through the model's", "asked on "+host+": the largest agent"
+	b.one(went, "x", "out of the Hub", (after["outside"]-before["outside"])/size)
+	b.one(went, "x", "over the busiest link: "+on, busiest/size)
+	b.one(largest, "MB", "resident", memory[0])
+	b.one(largest, "MB", "of it not a file's", memory[1])
 	return r.took.Seconds()
 }
 
@@ -188,16 +189,10 @@ func (b *modelBench) memory(over chan struct{}) (peak [2]float64) {
 }
 
 // toAll tells what a pull to all took, beside one copy.
-func (b *modelBench) toAll(once float64, ways ...figure) {
-	for _, f := range ways {
-		f.Group, f.Unit = fmt.Sprintf("to %d hosts", b.hosts), "s"
-		b.tell(f)
-	}
-	b.one(fmt.Sprintf("to %d hosts", b.hosts), "s", "one copy, by curl to spark1", once)
-}
-
-func pullOf(host string, took float64) figure {
-	return figure{Name: own + "model pull --all, on " + host, Samples: []float64{took}}
+func (b *modelBench) toAll(once float64, host string, took float64) {
+	group := fmt.Sprintf("asked on %s, to %d hosts", host, b.hosts)
+	b.one(group, "s", own+"model pull --all", took)
+	b.one(group, "s", "one copy, by curl to spark1", once)
 }
 
 func (b *modelBench) chain() {
@@ -205,35 +200,33 @@ func (b *modelBench) chain() {
 	b.slowDown()
 	once := b.copyOnce()
 	b.on("spark1", "rm", copied).must(b.t)
-	end := b.pulled("spark1", "asked at its end")
+	b.toAll(once, "spark1", b.pulled("spark1"))
 	b.remove()
-	b.toAll(once, pullOf("spark1", end))
-	middle := b.pulled("spark2", "asked in its middle")
-	b.toAll(once, pullOf("spark2", middle))
+	b.toAll(once, "spark2", b.pulled("spark2"))
 }
 
 func (b *modelBench) ring() {
 	b.slowDown()
 	once := b.copyOnce()
 	b.on("spark1", "rm", copied).must(b.t)
-	b.toAll(once, pullOf("spark2", b.pulled("spark2", "asked anywhere")))
+	b.toAll(once, "spark2", b.pulled("spark2"))
 }
 
 // onSwitch has what others do beside it: a copy to the first host, then from there to each other one in turn.
 func (b *modelBench) onSwitch() {
 	b.sshd()
 	b.slowDown()
-	took := b.pulled("spark2", "asked anywhere")
+	took := b.pulled("spark2")
 	b.remove()
 	once := b.copyOnce()
-	b.toAll(once, pullOf("spark2", took))
+	b.toAll(once, "spark2", took)
 	for _, way := range []string{"rsync", "scp"} {
 		sum := once
 		for _, h := range other(b.hosts, "spark1") {
 			sum += b.sentTo(h, way)
 			b.on(h, "rm", copied).must(b.t)
 		}
-		b.one(fmt.Sprintf("to %d hosts", b.hosts), "s", way+" over ssh from spark1 to each in turn, after that", sum)
+		b.one(b.group, "s", "that, then "+way+" over ssh to each in turn", sum)
 	}
 }
 

@@ -35,17 +35,57 @@ func cabled(a, b wire.NodeStatus) bool {
 		func(s envgen.Sighting) bool { return s.Peer.Node == string(b.ID) && !s.Clone })
 }
 
-// seenBy is the chain as a node has it: it takes from the nearest one before it, and that is one at the other end of a
-// cable of its own, where there is one. Who goes before it stays the same, so that none waits for one that waits for it.
-func seenBy(n wire.NodeStatus, chain []launcher.NodeID, all []wire.NodeStatus) []launcher.NodeID {
-	at := slices.Index(chain, n.ID)
-	out := slices.Clone(chain)
-	slices.SortStableFunc(out[:at], func(a, b launcher.NodeID) int {
-		return cmp.Compare(first(reaches(n, a, all)), first(reaches(n, b, all)))
-	})
+// port is the one of a's that leads to b; empty: no cable is known to.
+func port(a, b wire.NodeStatus) string {
+	if c := a.Inventory.Cabling; c != nil {
+		for _, s := range c.Sightings {
+			if s.Peer.Node == string(b.ID) && !s.Clone {
+				return s.Slot
+			}
+		}
+	}
+	if c := b.Inventory.Cabling; c != nil {
+		for _, s := range c.Sightings {
+			if s.Peer.Node == string(a.ID) && !s.Clone {
+				return s.Peer.Slot
+			}
+		}
+	}
+	return ""
+}
+
+// upstreams says from whom each node of a chain takes at best: from the one before it. If no cable leads there it is
+// one further up that has a cable to it, at a port by which nobody else takes: not on a switch, of which only some is
+// known yet, for there the same bytes would go over one link twice.
+func upstreams(chain []launcher.NodeID, all []wire.NodeStatus) map[launcher.NodeID]launcher.NodeID {
+	of := map[launcher.NodeID]wire.NodeStatus{}
+	for _, n := range all {
+		of[n.ID] = n
+	}
+	out, used := map[launcher.NodeID]launcher.NodeID{}, map[launcher.NodeID][]string{}
+	for i := 1; i < len(chain); i++ {
+		up := chain[i-1]
+		for j := i - 1; j >= 0; j-- {
+			at, by := chain[j], port(of[chain[j]], of[chain[i]])
+			if by != "" && (j == i-1 || !slices.Contains(used[at], by) && !slices.Contains(used[at], "")) {
+				up = at
+				break
+			}
+		}
+		out[chain[i]] = up
+		used[up] = append(used[up], port(of[up], of[chain[i]]))
+	}
 	return out
 }
 
-func reaches(n wire.NodeStatus, id launcher.NodeID, all []wire.NodeStatus) bool {
-	return slices.ContainsFunc(all, func(o wire.NodeStatus) bool { return o.ID == id && (cabled(n, o) || cabled(o, n)) })
+// seenBy is the chain as a node has it: the one from which it takes at best is the last before it. Who goes before it
+// stays the same, so that none waits for one that waits for it.
+func seenBy(id launcher.NodeID, chain []launcher.NodeID, all []wire.NodeStatus) []launcher.NodeID {
+	at := slices.Index(chain, id)
+	if at < 1 {
+		return chain
+	}
+	up := upstreams(chain, all)[id]
+	out := slices.DeleteFunc(slices.Clone(chain[:at]), func(o launcher.NodeID) bool { return o == up })
+	return slices.Concat(out, []launcher.NodeID{up}, chain[at:])
 }

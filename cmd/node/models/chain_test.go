@@ -52,26 +52,53 @@ func TestInOrder(t *testing.T) {
 }
 
 // In a row of machines of which one in the middle is asked, both its neighbours take it from that one, over their
-// cables: none sends it to a machine that only the management network leads to.
+// cables: none sends it to a machine that only the management network leads to. On a switch each port sends it once,
+// also while not all have heard each other.
 func TestSeenBy(t *testing.T) {
-	row := []wire.NodeStatus{node("a", "b"), node("b", "a", "c"), node("c", "b", "d"), node("d", "c")}
-	var chain []launcher.NodeID
-	for _, n := range inOrder(row, "b", nil) {
-		chain = append(chain, n.ID)
-	}
-	from := map[launcher.NodeID]launcher.NodeID{}
-	for _, n := range row {
-		seen := seenBy(n, chain, row)
-		before := seen[:slices.Index(seen, n.ID)]
-		if d := cmp.Diff(slices.Sorted(slices.Values(chain[:len(before)])), slices.Sorted(slices.Values(before))); d != "" {
-			t.Errorf("before %s are others than in the chain: %s", n.ID, d)
+	onSwitch := func(host string, sees ...string) wire.NodeStatus {
+		n := node(host, sees...)
+		for i := range sees {
+			s := &n.Inventory.Cabling.Sightings[i]
+			s.Slot, s.Peer.Slot = "0", "0"
 		}
-		if len(before) > 0 {
-			from[n.ID] = before[len(before)-1]
-		}
+		return n
 	}
-	if d := cmp.Diff(map[launcher.NodeID]launcher.NodeID{"a": "b", "c": "b", "d": "c"}, from); d != "" {
-		t.Errorf("who takes from whom: %s", d)
+	inRow := func(host, left, right string) wire.NodeStatus {
+		n := node(host, left, right)
+		n.Inventory.Cabling.Sightings[0].Slot, n.Inventory.Cabling.Sightings[0].Peer.Slot = "1", "0"
+		n.Inventory.Cabling.Sightings[1].Slot, n.Inventory.Cabling.Sightings[1].Peer.Slot = "0", "1"
+		return n
+	}
+	for what, tt := range map[string]struct {
+		nodes []wire.NodeStatus
+		want  map[launcher.NodeID]launcher.NodeID
+	}{
+		"a row": {[]wire.NodeStatus{inRow("a", "", "b"), inRow("b", "a", "c"), inRow("c", "b", "d"), inRow("d", "c", "")},
+			map[launcher.NodeID]launcher.NodeID{"a": "b", "c": "b", "d": "c"}},
+		"a switch, half heard": {[]wire.NodeStatus{onSwitch("a", "b"), onSwitch("b", "a", "c"), onSwitch("c", "b", "d"),
+			onSwitch("d", "c")}, map[launcher.NodeID]launcher.NodeID{"a": "b", "c": "a", "d": "c"}},
+		"a switch, of which one has heard": {[]wire.NodeStatus{node("a"), node("b"), onSwitch("c", "b"), node("d")},
+			map[launcher.NodeID]launcher.NodeID{"c": "b", "a": "c", "d": "a"}},
+		"nothing heard": {[]wire.NodeStatus{node("a"), node("b"), node("c"), node("d")},
+			map[launcher.NodeID]launcher.NodeID{"a": "b", "c": "a", "d": "c"}},
+	} {
+		var chain []launcher.NodeID
+		for _, n := range inOrder(tt.nodes, "b", nil) {
+			chain = append(chain, n.ID)
+		}
+		from := map[launcher.NodeID]launcher.NodeID{}
+		for i, id := range chain {
+			seen := seenBy(id, chain, tt.nodes)
+			if d := cmp.Diff(slices.Sorted(slices.Values(chain[:i])), slices.Sorted(slices.Values(seen[:i]))); d != "" {
+				t.Errorf("%s: before %s are others than in the chain: %s", what, id, d)
+			}
+			if i > 0 {
+				from[id] = seen[i-1]
+			}
+		}
+		if d := cmp.Diff(tt.want, from); d != "" {
+			t.Errorf("%s: who takes from whom: %s", what, d)
+		}
 	}
 }
 

@@ -362,7 +362,7 @@ func (m *Models) give(ctx context.Context, c wire.Caller, nodes, all []wire.Node
 			defer cancel()
 			var err error
 			r := r
-			r.Order.Chain = seenBy(n, r.Order.Chain, all)
+			r.Order.Chain = seenBy(n.ID, r.Order.Chain, all)
 			if n.ID == m.cfg.Self {
 				_, err = m.take(ctx, c, r)
 			} else {
