@@ -90,7 +90,10 @@ func TestNoOutsideAtAll(t *testing.T) {
 		w.begin(2)
 		time.Sleep(100 * time.Millisecond)
 		w.kill(0)
-		if n := w.sent[[2]int{0, 2}]; n != 0 {
+		w.mu.Lock()
+		n := w.sent[[2]int{0, 2}]
+		w.mu.Unlock()
+		if n != 0 {
 			t.Errorf("node2 had %d bytes from node0", n)
 		}
 		for i, n := range w.nodes[1:] {
