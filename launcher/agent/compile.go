@@ -116,7 +116,7 @@ func (a *Agent) usedCompiled(s launcher.Spec, c *container.Prepared) {
 }
 
 // pruneCompiled removes compiled code that no job uses, and that nobody has used for long, or has no room.
-func (a *Agent) pruneCompiled() {
+func (a *Agent) pruneCompiled(hasRoom func(dir string) bool) {
 	type folder struct {
 		dir  string
 		last time.Time
@@ -165,8 +165,7 @@ func (a *Agent) usesCompiled(dir string) bool {
 	return false
 }
 
-// hasRoom is a variable, for tests.
-var hasRoom = func(dir string) bool {
+func hasRoom(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) != nil ||
 		int64(st.Bavail)*st.Bsize >= min(compiledRoom, int64(st.Blocks)*st.Bsize/20)

@@ -109,7 +109,6 @@ func TestCompiledCodeOfOthersIsNotRun(t *testing.T) {
 
 // What nobody has used for a month goes, and with a full disk the oldest; never what a job here uses.
 func TestOldCompiledCodeGoes(t *testing.T) {
-	defer func(f func(string) bool) { hasRoom = f }(hasRoom)
 	n := newNode(t, keepsCompiled)
 	as := compiling(n.as("sleep 600"), "running")
 	n.launch(as)
@@ -134,16 +133,14 @@ func TestOldCompiledCodeGoes(t *testing.T) {
 		}
 		return n
 	}
-	hasRoom = func(string) bool { return true }
-	n.a.pruneCompiled()
+	n.a.pruneCompiled(func(string) bool { return true })
 	if got := left(); got != 3 {
 		t.Errorf("%d are left of 3 that were used in the last month", got)
 	}
 	if _, err := os.Stat(filepath.Dir(dirs[0])); err == nil {
 		t.Error("the folder of a model of which nothing is left stays")
 	}
-	hasRoom = func(string) bool { return left() < 2 }
-	n.a.pruneCompiled()
+	n.a.pruneCompiled(func(string) bool { return left() < 2 })
 	if _, err := os.Stat(dirs[4]); err != nil || left() != 1 {
 		t.Errorf("on a full disk %d are left, want the newest alone", left())
 	}
@@ -154,8 +151,7 @@ func TestOldCompiledCodeGoes(t *testing.T) {
 	n.hear(launcher.Ended)
 	must(t, n.a.Order(launcher.Order{Fence: n.fence(), Forget: &as.Key}))
 	n.poll("an empty ledger", func() bool { return len(n.a.Ledger()) == 0 })
-	hasRoom = func(string) bool { return true }
-	n.a.pruneCompiled()
+	n.a.pruneCompiled(func(string) bool { return true })
 	if _, err := os.Stat(filepath.Join(used, "kernel")); err != nil {
 		t.Errorf("of a job that ran until now: %v", err)
 	}

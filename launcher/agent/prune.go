@@ -32,7 +32,7 @@ func (a *Agent) pruneSoon() {
 		a.pruning, a.pruned = false, time.Now()
 		a.mu.Unlock()
 		a.pruneLogs()
-		a.pruneCompiled()
+		a.pruneCompiled(hasRoom)
 	})
 }
 

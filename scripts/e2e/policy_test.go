@@ -44,7 +44,7 @@ func TestPolicy(t *testing.T) {
 	policy(`launch:\n  users: [root]\nports: [80]\n`)
 	refused("a rule that nobody enforces", launch("spark1", both...), "line 3", `unknown rule "ports"`)
 	l.do("kill", "spark2", "--agent")
-	if r := l.on("spark2", "sparkrun", "agent"); r.code == 0 || !strings.Contains(r.err, "/etc/sparkrun/policy.yaml: line 3") || !strings.Contains(r.err, "want launch, containers, images, mounts or elevate") {
+	if r := l.on("spark2", "sparkrun", "agent"); r.code == 0 || !strings.Contains(r.err, "/etc/sparkrun/policy.yaml: line 3") || !strings.Contains(r.err, "want launch, containers, images, mounts, elevate, model_cache or model_readers") {
 		t.Errorf("an agent with a bad policy: %s", r)
 	}
 	policy(`launch:\n  users: [root]\n`)

@@ -196,6 +196,9 @@ func (f *File) awaited(i int, answers map[int]answer) bool {
 
 // pause waits.
 func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return context.Cause(ctx)
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
