@@ -182,12 +182,14 @@ func (c *Container) textBytes() (size int) {
 type ImageSeen struct {
 	ID     string `json:"id"`               // sha256:..., as its engine names it
 	Digest string `json:"digest,omitempty"` // of its manifest in a registry; empty: it was loaded or built
+	// Built stands for its layers and the moment of its build, however its engine numbers it; empty: not known.
+	Built string `json:"built,omitempty"`
 }
 
-// Same reports whether two nodes have the same image. Engines number images in two ways, so
-// one equal name is enough.
+// Same reports whether two nodes have the same image. Engines number images in two ways, and
+// one that came from a member has no digest in some: so one equal name is enough.
 func (i ImageSeen) Same(j ImageSeen) bool {
-	return i.ID == j.ID || i.Digest != "" && i.Digest == j.Digest
+	return i.ID == j.ID || i.Digest != "" && i.Digest == j.Digest || i.Built != "" && i.Built == j.Built
 }
 
 func (i ImageSeen) String() string {

@@ -2,12 +2,15 @@ package container
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // Socket is the engine's default socket.
@@ -101,6 +104,18 @@ type Image struct {
 	Digest  string // of its manifest in a registry; empty for one that was loaded or built
 	Arch    string // amd64, arm64
 	Workdir string
+	Built   string // see launcher.ImageSeen
+}
+
+// built is empty where an engine does not tell enough. Two engines may write one moment in two ways.
+func built(created string, layers []string) string {
+	at, err := time.Parse(time.RFC3339Nano, created)
+	if err != nil || len(layers) == 0 {
+		return ""
+	}
+	sum := fnv.New128a()
+	fmt.Fprintln(sum, at.UnixNano(), layers)
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // Image finds an image by reference or ID. ErrNoImage: it is not there.
@@ -108,7 +123,9 @@ func (e *Engine) Image(ctx context.Context, ref string) (Image, error) {
 	var r struct {
 		ID           string `json:"Id"`
 		Architecture string
+		Created      string
 		RepoDigests  []string
+		RootFS       struct{ Layers []string }
 		Config       *struct{ WorkingDir string }
 	}
 	err := e.call(ctx, request{method: "GET", path: "/images/" + ref + "/json"}, &r)
@@ -118,7 +135,7 @@ func (e *Engine) Image(ctx context.Context, ref string) (Image, error) {
 	if err != nil {
 		return Image{}, e.failed("look at image "+ref, err)
 	}
-	im := Image{ID: r.ID, Arch: r.Architecture}
+	im := Image{ID: r.ID, Arch: r.Architecture, Built: built(r.Created, r.RootFS.Layers)}
 	if len(r.RepoDigests) > 0 {
 		_, im.Digest, _ = strings.Cut(r.RepoDigests[0], "@")
 	}

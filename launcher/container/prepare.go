@@ -115,7 +115,7 @@ func (h *Host) Prepare(ctx context.Context, at Attempt) (p *Prepared, warnings [
 	if at.OfImage != nil && !unpulled {
 		mounts = append(at.OfImage(im.ID), mounts...)
 	}
-	p = &Prepared{Socket: h.cfg.Engine.Socket, Image: launcher.ImageSeen{ID: im.ID, Digest: im.Digest},
+	p = &Prepared{Socket: h.cfg.Engine.Socket, Image: launcher.ImageSeen{ID: im.ID, Digest: im.Digest, Built: im.Built},
 		Workdir: st.Workdir, dir: at.Dir, unpulled: unpulled}
 	if p.Workdir == "" && !unpulled {
 		p.Workdir = path.Join("/", im.Workdir)

@@ -17,6 +17,7 @@ func TestUnlikeImages(t *testing.T) {
 	}{
 		"on the host":  {[]*launcher.ImageSeen{nil, nil}, ""},
 		"the same":     {[]*launcher.ImageSeen{{ID: a}, {ID: a}}, ""},
+		"one build":    {[]*launcher.ImageSeen{{ID: a, Digest: d, Built: "x"}, {ID: b, Built: "x"}}, ""},
 		"one manifest": {[]*launcher.ImageSeen{{ID: a, Digest: d}, {ID: b, Digest: d}}, ""},
 		"not all told": {[]*launcher.ImageSeen{{ID: a}, {ID: b}, nil}, ""},
 		"two": {[]*launcher.ImageSeen{{ID: a}, {ID: b}, {ID: a}},

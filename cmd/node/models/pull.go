@@ -76,15 +76,7 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	nodes := inOrder(to, cmp.Or(found.by, m.cfg.Self), held)
 	order := wire.ModelOrder{ID: r.ID, User: c.User.Name, For: who, Restricted: found.restricted && !rootsWord(c, r),
 		Manifest: found.manifest, Outside: found.offline == "", Token: r.Token, Limit: r.Limit,
-		OwnCache: r.OwnCache, OwnDir: r.OwnDir}
-	for _, n := range have { // who has all of it, and needs none, comes before all
-		if found.whole(n) && !slices.ContainsFunc(nodes, func(to wire.NodeStatus) bool { return to.ID == n.ID }) {
-			order.Chain = append(order.Chain, n.ID)
-		}
-	}
-	for _, n := range nodes {
-		order.Chain = append(order.Chain, n.ID)
-	}
+		OwnCache: r.OwnCache, OwnDir: r.OwnDir, Chain: found.chain(have, nodes)}
 	for _, try := range []bool{true, false} {
 		if begun {
 			break
@@ -159,6 +151,19 @@ func (f finding) held(nodes []wire.NodeModels) map[launcher.NodeID]int64 {
 		}
 	}
 	return out
+}
+
+// chain is that of these nodes: who has all of it, and needs none, comes first.
+func (f finding) chain(have []wire.NodeModels, nodes []wire.NodeStatus) (ids []launcher.NodeID) {
+	for _, n := range have {
+		if f.whole(n) && !has(nodes, n.ID) {
+			ids = append(ids, n.ID)
+		}
+	}
+	for _, n := range nodes {
+		ids = append(ids, n.ID)
+	}
+	return ids
 }
 
 // whole tells whether a node has nothing left to fetch.

@@ -2,14 +2,13 @@ package image
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"syscall"
-	"time"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/pull"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -38,86 +37,73 @@ not reached, comes from a machine that has it.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		opts.request.Ref = args[0]
-		ways := 0
-		for _, given := range []bool{len(opts.request.On) > 0, opts.request.Nodes > 0, opts.request.All} {
-			if given {
-				ways++
-			}
-		}
-		if ways > 1 {
-			return app.Usagef("give one of --on, --nodes and --all")
-		}
-		return app.Running(a, opts, pull)(cmd, args)
+		return app.Running(a, opts, pullImage)(cmd, args)
 	}
 	fs := cmd.Flags()
-	fs.StringSliceVar(&opts.request.On, "on", nil, "to these machines: `HOST,HOST`")
-	app.CompleteFlag(cmd, "on", a.CompleteHosts)
-	fs.Var(app.Positive{N: &opts.request.Nodes}, "nodes", "to `N` machines, those that have it first")
-	fs.BoolVar(&opts.request.All, "all", false, "to all machines")
+	r := &opts.request
+	pull.TargetFlags(a, cmd, &r.On, &r.Nodes, &r.All, "those that have it first")
 	fs.BoolVar(&opts.json, "json", false, "print what is told as JSON, a line each")
 	return cmd
 }
 
-func pull(ctx context.Context, a *app.App, o pullOptions) error {
+func pullImage(ctx context.Context, a *app.App, o pullOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	v := newView(a, a.ErrTTY && !o.json)
-	tell := v.take
+	v := newView(a, o.request.Ref, a.ErrTTY && !o.json)
+	tell := v.Take
 	if o.json {
-		enc := json.NewEncoder(a.Out)
-		tell = func(p wire.ModelProgress) error {
-			v.remember(p)
-			return enc.Encode(p)
-		}
+		tell = v.Lines(a.Out)
 	}
-	if err := v.follow(ctx, b, o.request, tell); err != nil {
+	if err := follow(ctx, a, b, v, o.request, tell); err != nil {
 		return err
 	}
-	if err := v.missing(); err != nil || o.json {
+	if err := v.Missing(); err != nil || o.json {
 		return err
 	}
-	_, err := fmt.Fprintln(a.Out, v.plan.Commit)
+	_, err := fmt.Fprintln(a.Out, v.Plan.Commit)
 	return err
 }
 
-// follow pulls, and tells until all machines have ended; it asks again where the agent is away.
-func (v *view) follow(ctx context.Context, b *wire.Client, r wire.ImagePullRequest,
+func newView(a *app.App, ref string, live bool) *pull.View {
+	return pull.NewView(a, pull.Kind{Command: "sparkrun image pull", Begin: begins,
+		Whole: func(p wire.ModelProgress) string { return "has it: " + short(p.Dir) }}, ref, live)
+}
+
+func begins(p wire.ModelPlan) (lines []string) {
+	if p.Offline != "" {
+		lines = append(lines, p.Offline)
+	}
+	if len(p.Hosts) > 0 {
+		lines = append(lines, fmt.Sprintf("%s@%s: %s, to %s", p.Repo.Name, short(p.Commit), launcher.Size(p.Bytes),
+			app.Hosts(p.Hosts)))
+	}
+	return lines
+}
+
+// short is a digest as docker shows it.
+func short(digest string) string {
+	digest = strings.TrimPrefix(digest, "sha256:")
+	return digest[:min(len(digest), 12)]
+}
+
+func follow(ctx context.Context, a *app.App, b *wire.Client, v *pull.View, r wire.ImagePullRequest,
 	tell func(wire.ModelProgress) error) (err error) {
 	r.ID = launcher.NewJobID()
-	if r.Login, err = sealLogin(ctx, v.app, b, r.ID, r.Ref); err != nil {
+	if r.Login, err = sealLogin(ctx, a, b, r.ID, r.Ref); err != nil {
 		return err
 	}
-	var pause app.Pause
-	heard := time.Now()
-	for {
-		err := wire.ImagePull.Call(ctx, b, r, func(p wire.ModelProgress) error {
-			heard = time.Now()
-			pause.Reset()
-			return tell(p)
-		})
-		v.erase()
-		switch {
-		case ctx.Err() != nil && v.plan != nil:
-			v.app.Say(fmt.Sprintf("the machines go on: `sparkrun image pull %s` follows them again", r.Ref))
-			return app.Exits(app.ExitOf(syscall.SIGINT), nil)
-		case err == nil:
-			return nil
-		case v.plan == nil || !app.Passing(err) || time.Since(heard) > app.Patience:
-			return err
-		}
-		if err := pause.Wait(ctx); err != nil {
-			return err
-		}
-	}
+	return v.Follow(ctx, func(ctx context.Context, _ bool, each func(wire.ModelProgress) error) error {
+		return wire.ImagePull.Call(ctx, b, r, each)
+	}, tell)
 }
 
 // Bring brings an image to the machines of a launch, which keep one of that name where missing is set. Where that cannot
 // be it says why, and each machine's Docker pulls it by itself.
 func Bring(ctx context.Context, a *app.App, b *wire.Client, ref string, hosts []string, missing, quiet bool) error {
-	v := newView(a, a.ErrTTY && !quiet)
-	err := v.follow(ctx, b, wire.ImagePullRequest{Ref: ref, On: hosts, Missing: missing}, v.take)
+	v := newView(a, ref, a.ErrTTY && !quiet)
+	err := follow(ctx, a, b, v, wire.ImagePullRequest{Ref: ref, On: hosts, Missing: missing}, v.Take)
 	if err == nil {
-		err = v.missing()
+		err = v.Missing()
 	}
 	if err != nil && ctx.Err() == nil {
 		a.Say(fmt.Sprintf("image %s was not brought first: %v; each machine's Docker pulls it by itself", ref, err))

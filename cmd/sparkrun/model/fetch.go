@@ -66,22 +66,22 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 				return err
 			}
 		}
-		v := newPullView(a, a.ErrTTY)
-		tell := v.take
+		v := newView(a, ask.Name, a.ErrTTY && !o.JSON)
+		tell := v.Take
 		if o.JSON && !o.Detach { // which prints the job's id alone
-			v.live, tell = false, v.lines(a.Out)
+			tell = v.Lines(a.Out)
 		}
-		switch err := v.follow(ctx, b, ask, tell); {
-		case err != nil && v.plan == nil && ctx.Err() == nil:
+		switch err := v.Follow(ctx, callOf(b, ask), tell); {
+		case err != nil && v.Plan == nil && ctx.Err() == nil:
 			o.unfetched = fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err)
 			return nil // settle says it, in one line with what is unchecked
 		case err != nil:
 			return err
 		}
-		if err := v.missing(); err != nil {
+		if err := v.Missing(); err != nil {
 			return err
 		}
-		if dirs := v.dirs(); len(dirs) == 1 {
+		if dirs := v.Dirs(); len(dirs) == 1 {
 			dir = dirs[0]
 		} else {
 			return fmt.Errorf("fetch %s: %w: the machines keep it in different folders: %s", model, launcher.ErrInvalid,

@@ -1,18 +1,15 @@
 package model
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/pull"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/modeldir"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -48,21 +45,11 @@ can read it there. As root you decide that every user of these machines can.`,
 		if err := named(args[0], &opts.request.ModelRepo, &opts.request.Revision); err != nil {
 			return err
 		}
-		ways := 0
-		for _, given := range []bool{len(opts.request.On) > 0, opts.request.Nodes > 0, opts.request.All} {
-			if given {
-				ways++
-			}
-		}
-		if ways > 1 {
-			return app.Usagef("give one of --on, --nodes and --all")
-		}
-		return app.Running(a, opts, pull)(cmd, args)
+		return app.Running(a, opts, pullModel)(cmd, args)
 	}
 	fs := cmd.Flags()
-	onFlag(a, cmd, &opts.request.On, "to these machines: `HOST,HOST`")
-	fs.Var(app.Positive{N: &opts.request.Nodes}, "nodes", "to `N` machines, those that have most of it first")
-	fs.BoolVar(&opts.request.All, "all", false, "to all machines")
+	r := &opts.request
+	pull.TargetFlags(a, cmd, &r.On, &r.Nodes, &r.All, "those that have most of it first")
 	fs.BoolVar(&opts.request.OwnCache, "own-cache", false,
 		"put it into your own cache there as well, by default ~/.cache/huggingface")
 	typeFlag(cmd, &opts.request.Type)
@@ -77,7 +64,7 @@ can read it there. As root you decide that every user of these machines can.`,
 	return cmd
 }
 
-func pull(ctx context.Context, a *app.App, o pullOptions) error {
+func pullModel(ctx context.Context, a *app.App, o pullOptions) error {
 	b := a.Dial()
 	defer b.Close()
 	o.request.ID = launcher.NewJobID()
@@ -90,18 +77,18 @@ func pull(ctx context.Context, a *app.App, o pullOptions) error {
 			return err
 		}
 	}
-	v := newPullView(a, a.ErrTTY && !o.json)
-	tell := v.take
+	v := newView(a, o.request.Name, a.ErrTTY && !o.json)
+	tell := v.Take
 	if o.json {
-		tell = v.lines(a.Out)
+		tell = v.Lines(a.Out)
 	}
-	if err := v.follow(ctx, b, o.request, tell); err != nil {
+	if err := v.Follow(ctx, callOf(b, o.request), tell); err != nil {
 		return err
 	}
-	if err := v.missing(); err != nil || o.json {
+	if err := v.Missing(); err != nil || o.json {
 		return err
 	}
-	for _, dir := range v.dirs() { // one, unless the machines' policies differ
+	for _, dir := range v.Dirs() { // one, unless the machines' policies differ
 		if _, err := fmt.Fprintln(a.Out, dir); err != nil {
 			return err
 		}
@@ -121,209 +108,35 @@ func ownDir(a *app.App) string {
 	return modeldir.Cache(env)
 }
 
-// follow pulls, and tells until all machines have ended; it asks again where the agent is away.
-func (v *pullView) follow(ctx context.Context, b *wire.Client, r wire.ModelPullRequest,
-	tell func(wire.ModelProgress) error) error {
-	v.name = r.Name
-	var pause app.Pause
-	heard := time.Now()
-	for {
-		r.Again = v.plan != nil
-		err := wire.ModelPull.Call(ctx, b, r, func(p wire.ModelProgress) error {
-			heard = time.Now()
-			pause.Reset()
-			return tell(p)
-		})
-		v.erase()
-		switch {
-		case ctx.Err() != nil && v.plan != nil:
-			v.app.Say(fmt.Sprintf("the machines go on: `sparkrun model pull %[1]s` follows them again, `sparkrun model rm "+
-				"%[1]s` gives it up", r.Name))
-			return app.Exits(app.ExitOf(syscall.SIGINT), nil)
-		case err == nil:
-			return nil
-		case v.plan == nil || !app.Passing(err) || time.Since(heard) > app.Patience:
-			return err
-		}
-		if err := pause.Wait(ctx); err != nil {
-			return err
-		}
+func newView(a *app.App, name string, live bool) *pull.View {
+	return pull.NewView(a, pull.Kind{Command: "sparkrun model pull", Begin: begins,
+		GiveUp: ", `sparkrun model rm " + name + "` gives it up",
+		Whole:  func(p wire.ModelProgress) string { return "whole: " + p.Dir }}, name, live)
+}
+
+func callOf(b *wire.Client, r wire.ModelPullRequest) pull.Call {
+	return func(ctx context.Context, again bool, each func(wire.ModelProgress) error) error {
+		r.Again = again
+		return wire.ModelPull.Call(ctx, b, r, each)
 	}
 }
 
-// pullView shows a pull: on a terminal a line for each machine, else what changes.
-type pullView struct {
-	app   *app.App
-	name  string
-	live  bool
-	plan  *wire.ModelPlan
-	told  map[string]wire.ModelProgress
-	rates map[string]*rate
-	drawn int
-}
-
-func newPullView(a *app.App, live bool) *pullView {
-	return &pullView{app: a, live: live, told: map[string]wire.ModelProgress{}, rates: map[string]*rate{}}
-}
-
-func (v *pullView) remember(p wire.ModelProgress) (before wire.ModelProgress) {
-	if p.Host == "" {
-		v.plan = cmp.Or(p.Plan, v.plan)
-		return wire.ModelProgress{}
-	}
-	before = v.told[p.Host]
-	v.told[p.Host] = p
-	if v.rates[p.Host] == nil {
-		v.rates[p.Host] = &rate{}
-	}
-	v.rates[p.Host].add(time.Now(), p.Have)
-	return before
-}
-
-func (v *pullView) take(p wire.ModelProgress) error {
-	again := v.plan != nil // after a connection that was lost
-	before := v.remember(p)
-	v.erase()
-	defer v.draw()
-	switch {
-	case p.Plan != nil && !again:
-		v.begin(*p.Plan)
-	case p.Asks != "":
-		v.app.Say("asks " + p.Asks + " for " + v.name)
-	}
-	if p.Host == "" {
-		return nil
-	}
-	for _, note := range p.Notes {
-		v.app.Say(p.Host + ": " + note)
-	}
-	if p.State != before.State && (!v.live || p.Ended() || p.State == wire.ModelAway) && p.State != wire.ModelWaits {
-		v.app.Say(strings.TrimRight(v.line(p), " "))
-	}
-	return nil
-}
-
-// begin says what is fetched, and what is not.
-func (v *pullView) begin(p wire.ModelPlan) {
-	text := fmt.Sprintf("%s@%s: %s, %s, to %s", p.Repo.Name, short(p.Commit), app.Count(p.Files, "file"),
-		launcher.Size(p.Bytes), app.Hosts(p.Hosts))
-	v.app.Say(text)
+// begins says what is fetched, and what is not.
+func begins(p wire.ModelPlan) []string {
+	lines := []string{fmt.Sprintf("%s@%s: %s, %s, to %s", p.Repo.Name, short(p.Commit), app.Count(p.Files, "file"),
+		launcher.Size(p.Bytes), app.Hosts(p.Hosts))}
 	switch {
 	case p.For != "":
-		v.app.Say(fmt.Sprintf("it is gated or private: there %s can read it, by a token that the Hub accepts, and root", p.For))
+		lines = append(lines, fmt.Sprintf("it is gated or private: there %s can read it, by a token that the Hub accepts, "+
+			"and root", p.For))
 	case p.Restricted:
-		v.app.Say("it is gated or private: by root's word every user of these machines can read it now")
+		lines = append(lines, "it is gated or private: by root's word every user of these machines can read it now")
 	}
 	if p.Offline != "" {
-		v.app.Say("it comes from machines that have it: " + p.Offline)
+		lines = append(lines, "it comes from machines that have it: "+p.Offline)
 	}
-	var whys []string
-	for why := range p.Left {
-		whys = append(whys, why)
+	for _, why := range slices.Sorted(maps.Keys(p.Left)) {
+		lines = append(lines, fmt.Sprintf("left out: %s: %s", app.Count(p.Left[why], "file"), why))
 	}
-	slices.Sort(whys)
-	for _, why := range whys {
-		v.app.Say(fmt.Sprintf("left out: %s: %s", app.Count(p.Left[why], "file"), why))
-	}
-}
-
-// line is one machine's.
-func (v *pullView) line(p wire.ModelProgress) string {
-	switch p.State {
-	case wire.ModelDone:
-		return fmt.Sprintf("%s: whole: %s", p.Host, p.Dir)
-	case wire.ModelFailed:
-		return fmt.Sprintf("%s: failed: %s", p.Host, p.Error)
-	case wire.ModelAway:
-		return fmt.Sprintf("%s: does not answer, and goes on when it is back: %s", p.Host, p.Error)
-	case wire.ModelWaits:
-		return p.Host + ": waits"
-	}
-	text := fmt.Sprintf("%s: %s of %s", p.Host, launcher.Size(p.Have), launcher.Size(p.Bytes))
-	if perSecond := v.rates[p.Host].perSecond(); perSecond > 0 {
-		left := time.Duration(float64(p.Bytes-p.Have) / perSecond * float64(time.Second))
-		text += fmt.Sprintf("  %s/s  %s left", launcher.Size(int64(perSecond)), left.Round(time.Second))
-	}
-	if p.From != "" {
-		text += "  from " + p.From
-	}
-	return text
-}
-
-func (v *pullView) draw() {
-	if !v.live || v.plan == nil {
-		return
-	}
-	var b strings.Builder
-	for _, host := range v.plan.Hosts {
-		if p, ok := v.told[host]; ok && !p.Ended() {
-			b.WriteString(cut(v.line(p), v.app.Columns()-1) + "\n")
-			v.drawn++
-		}
-	}
-	fmt.Fprint(v.app.Err, b.String())
-}
-
-func (v *pullView) erase() {
-	if v.drawn > 0 {
-		fmt.Fprintf(v.app.Err, "\x1b[%dA\x1b[J", v.drawn)
-		v.drawn = 0
-	}
-}
-
-func cut(text string, width int) string {
-	runes := []rune(text)
-	if len(runes) <= width || width < 4 {
-		return text
-	}
-	return string(runes[:width-3]) + "..."
-}
-
-// missing is an error where a machine has not all of it.
-func (v *pullView) missing() error {
-	var not []string
-	for host, p := range v.told {
-		if p.State != wire.ModelDone {
-			not = append(not, host)
-		}
-	}
-	if len(not) == 0 {
-		return nil
-	}
-	slices.Sort(not)
-	return fmt.Errorf("%d of %s have not got all of it: %s; what is there is kept: `sparkrun model pull` goes on with it",
-		len(not), app.Count(len(v.told), "machine"), app.Hosts(not))
-}
-
-// dirs are the folders in which the machines have it.
-func (v *pullView) dirs() []string {
-	dirs := map[string]bool{}
-	for _, p := range v.told {
-		dirs[p.Dir] = true
-	}
-	return slices.Sorted(maps.Keys(dirs))
-}
-
-// rate is how fast bytes come, over the last seconds.
-type rate struct {
-	at   []time.Time
-	have []int64
-}
-
-const rateOver = 5 * time.Second
-
-func (r *rate) add(now time.Time, have int64) {
-	r.at, r.have = append(r.at, now), append(r.have, have)
-	for len(r.at) > 2 && now.Sub(r.at[0]) > rateOver {
-		r.at, r.have = r.at[1:], r.have[1:]
-	}
-}
-
-// perSecond is 0 where it is not known yet.
-func (r *rate) perSecond() float64 {
-	n := len(r.at)
-	if n < 2 || r.at[n-1].Sub(r.at[0]) < time.Second {
-		return 0
-	}
-	return float64(r.have[n-1]-r.have[0]) / r.at[n-1].Sub(r.at[0]).Seconds()
+	return lines
 }

@@ -1,4 +1,4 @@
-package model
+package pull
 
 import (
 	"bytes"
@@ -16,12 +16,13 @@ import (
 func TestPullViewOnATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		v := &pullView{app: &app.App{Err: &out, Columns: func() int { return 60 }}, live: true,
-			told: map[string]wire.ModelProgress{}, rates: map[string]*rate{}}
+		kind := Kind{Begin: func(wire.ModelPlan) []string { return nil },
+			Whole: func(p wire.ModelProgress) string { return "whole: " + p.Dir }}
+		v := NewView(&app.App{Err: &out, Columns: func() int { return 60 }}, kind, "org/m", true)
 		take := func(p wire.ModelProgress) string {
 			t.Helper()
 			out.Reset()
-			if err := v.take(p); err != nil {
+			if err := v.Take(p); err != nil {
 				t.Fatal(err)
 			}
 			return out.String()
@@ -43,8 +44,8 @@ func TestPullViewOnATerminal(t *testing.T) {
 		if got := take(done); strings.Count(got, "\n") != 2 || !strings.Contains(got, "spark1: whole: /a/folder\n") {
 			t.Errorf("when one is done: %q", got)
 		}
-		v.plan.Hosts = []string{strings.Repeat("s", 70), "spark2"}
-		long := at(v.plan.Hosts[0], 0, "spark1")
+		v.Plan.Hosts = []string{strings.Repeat("s", 70), "spark2"}
+		long := at(v.Plan.Hosts[0], 0, "spark1")
 		for line := range strings.Lines(take(long)) {
 			if n := len(strings.TrimPrefix(line, "\x1b[1A\x1b[J")); n > 60 {
 				t.Errorf("a line of %d columns would be drawn over wrongly: %q", n, line)
@@ -57,8 +58,8 @@ func TestPullViewOnATerminal(t *testing.T) {
 func TestPullLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		v := newPullView(&app.App{}, false)
-		tell := v.lines(&out)
+		v := NewView(&app.App{}, Kind{}, "org/m", false)
+		tell := v.Lines(&out)
 		for range 3 {
 			out.Reset()
 			have := v.told["spark1"].Have + 1<<30
