@@ -173,11 +173,13 @@ func TestModelLs(t *testing.T) {
 			Used: time.Now().Add(-3 * time.Hour)}}
 	}
 	coming, failed := held(part), held(part)
+	foreign := held(modelcache.Commit{Commit: whole.Commit, Files: 1, Missing: []string{"model.safetensors"}, Unsized: true})
+	foreign.Bytes, foreign.Used = 1<<30, time.Time{} // the half-written file
 	coming.Pulling, failed.Why = "abcd", "not enough room"
 	f := &fakeModels{has: []wire.NodeModels{
 		{Host: "spark1", Dir: "/cache", Free: 1 << 40, Held: []wire.HeldModel{held(whole)}},
 		{Host: "spark2", Dir: "/cache", Free: 1 << 40, Held: []wire.HeldModel{coming}},
-		{Host: "spark3", Dir: "/cache", Free: 1 << 40, Held: []wire.HeldModel{failed}},
+		{Host: "spark3", Dir: "/cache", Free: 1 << 40, Held: []wire.HeldModel{failed, foreign}},
 		{Host: "spark4", Error: "spark4 is away"},
 	}}
 	code, out, errs := cli(t, apptest.Agent(f), "model", "ls")
@@ -185,6 +187,7 @@ func TestModelLs(t *testing.T) {
 org/m   aaaaaaaaaa main   spark1   4 GiB   whole                   3h ago
 org/m   aaaaaaaaaa main   spark2   1 GiB   comes: 1 GiB of 4 GiB   3h ago
 org/m   aaaaaaaaaa main   spark3   1 GiB   part: 1 GiB of 4 GiB    3h ago
+org/m   aaaaaaaaaa        spark3   1 GiB   part                    -
 `
 	if d := cmp.Diff(want, out); code != 0 || d != "" {
 		t.Errorf("code %d: %s", code, d)

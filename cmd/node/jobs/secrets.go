@@ -69,7 +69,7 @@ func (x Secrets) Open(spec launcher.Spec, sealed launcher.SealedSecret) ([]byte,
 	}
 	plain, err := s.Open(sealed.Box, trust.SecretWords(spec.ID, spec.User, sealed.Name)...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: launch the job again: "+
+		return nil, fmt.Errorf("%w: give the command again: "+
 			"it was sealed with a key that this machine does not have, as after `sparkrun leave`", err)
 	}
 	return plain.Reveal(), nil

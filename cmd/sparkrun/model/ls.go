@@ -126,6 +126,8 @@ func stateOf(h wire.HeldModel, c modelcache.Commit) string {
 		return "whole"
 	case h.Pulling != "":
 		return fmt.Sprintf("comes: %s of %s", launcher.Size(c.Have), launcher.Size(c.Bytes))
+	case c.Unsized:
+		return "part"
 	}
 	return fmt.Sprintf("part: %s of %s", launcher.Size(c.Have), launcher.Size(c.Bytes))
 }

@@ -40,6 +40,8 @@ type Commit struct {
 	Have    int64    `json:"have"`              // of those, what is there
 	Missing []string `json:"missing,omitempty"` // files that are not there whole
 	Left    int      `json:"left,omitempty"`    // files that were left out when it was fetched
+	// Unsized: another tool has left files without saying how long they are to be. Bytes is without them.
+	Unsized bool `json:"unsized,omitempty"`
 }
 
 // Whole says that nothing is missing.
@@ -105,6 +107,10 @@ func (c *Cache) Look(r Repo) (Held, error) {
 		want, left := c.wanted(r, commit)
 		for _, f := range want {
 			k.Files++
+			if f.Size < 0 {
+				k.Unsized, k.Missing = true, append(k.Missing, f.Path)
+				continue
+			}
 			k.Bytes += f.Size
 			have, whole := c.have(r, commit, f)
 			if k.Have += have; !whole {
@@ -201,7 +207,7 @@ func (c *Cache) wanted(r Repo, commit string) ([]File, int) {
 }
 
 // links are the files of a snapshot, with the sums by which their blobs are named. A link without a blob has
-// the size 1: more than is there.
+// the size -1: nobody knows it.
 func (c *Cache) links(r Repo, commit string) []File {
 	var files []File
 	dir := path.Join(r.dir(), "snapshots", commit)
@@ -209,7 +215,7 @@ func (c *Cache) links(r Repo, commit string) []File {
 		if err != nil || d.IsDir() {
 			return nil //nolint:nilerr // what cannot be read is not there
 		}
-		f := File{Path: strings.TrimPrefix(p, dir+"/"), Size: 1}
+		f := File{Path: strings.TrimPrefix(p, dir+"/"), Size: -1}
 		if to, err := c.root.Readlink(p); err == nil {
 			switch etag := path.Base(to); {
 			case hex64().MatchString(etag):

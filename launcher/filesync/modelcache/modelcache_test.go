@@ -109,7 +109,7 @@ func TestLook(t *testing.T) {
 	}
 	want := []Commit{
 		{Commit: commit, Files: 3, Bytes: m.Bytes(), Have: ChunkBytes + 1, Missing: []string{"a", "b", "model.safetensors"}},
-		{Commit: other, Files: 1, Bytes: 1, Missing: []string{"b"}},
+		{Commit: other, Files: 1, Missing: []string{"b"}, Unsized: true},
 	}
 	if d := cmp.Diff(want, all[0].Commits); d != "" {
 		t.Error(d)
