@@ -325,3 +325,23 @@ func TestCutStream(t *testing.T) {
 		t.Errorf("a huge frame: %v", err)
 	}
 }
+
+// A pull that was refused while the Hub was asked is recorded as refused; one that failed later, as begun.
+func TestAuditOfPull(t *testing.T) {
+	var audits []error
+	first := ModelProgress{Asks: "hub"}
+	s := NewServer(ServerConfig{Audit: func(_ string, _ Caller, _ string, err error) { audits = append(audits, err) }},
+		ModelPull.Serve(func(_ context.Context, _ Caller, _ ModelPullRequest, send func(ModelProgress) error) error {
+			return errors.Join(send(first), ErrDenied)
+		}))
+	for range 2 {
+		err := ModelPull.Call(t.Context(), s.As(alice), ModelPullRequest{}, func(ModelProgress) error { return nil })
+		if err == nil {
+			t.Error("want the refusal")
+		}
+		first = ModelProgress{Plan: &ModelPlan{}}
+	}
+	if len(audits) != 2 || !errors.Is(audits[0], ErrDenied) || audits[1] != nil {
+		t.Errorf("recorded: %v", audits)
+	}
+}

@@ -81,6 +81,9 @@ type ModelProgress struct {
 	Dir   string   `json:"dir,omitempty"`   // of done: the snapshot's folder
 }
 
+// waits says that nothing has begun.
+func (p ModelProgress) waits() bool { return p.Asks != "" }
+
 // States of a machine's part in a pull.
 const (
 	ModelWaits   = "waits" // it has the order, and has not begun

@@ -188,7 +188,9 @@ func (s *Server) audited(row *Row, c Caller, req any, send sender) (sends sender
 		return send, write
 	}
 	return func(m any) error {
-		write(nil)
+		if w, ok := m.(interface{ waits() bool }); !ok || !w.waits() { // it may be refused yet
+			write(nil)
+		}
 		return send(m)
 	}, write
 }
