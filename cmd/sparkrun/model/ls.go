@@ -25,8 +25,8 @@ func newLsCmd(a *app.App) *cobra.Command {
 		Use: "ls [ORG/NAME]", Aliases: []string{"list"},
 		Short: "List which machine has which models",
 		Long: `Lists what every machine has of each model: whole or in part, its size on the disk,
-when it was used last, and what room is left. Sizes of a model whose files other
-revisions share are told once for all of them.`,
+when a job, a pull or a verification of sparkrun last began with it, and what room is
+left. Sizes of a model whose files other revisions share are told once for all of them.`,
 		Example: "  sparkrun model ls\n  sparkrun model ls --json | jq -r '.nodes[].held[]?.repo.name' | sort -u",
 		Args:    cobra.MaximumNArgs(1),
 	}

@@ -23,7 +23,7 @@ type Held struct {
 	Repo    Repo      `json:"repo"`
 	Commits []Commit  `json:"commits,omitempty"`
 	Bytes   int64     `json:"bytes"` // on the disk, parts included
-	Used    time.Time `json:"used"`  // when a job held it, or a file was read
+	Used    time.Time `json:"used"`  // when a job, a pull or a verification last took it; zero: not known
 	InUse   bool      `json:"in_use,omitempty"`
 	// Restricted: not everybody may read it, whoever may read the cache.
 	Restricted bool `json:"restricted,omitempty"`
@@ -95,9 +95,6 @@ func (c *Cache) Look(r Repo) (Held, error) {
 			}
 			if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 				h.Bytes += sys.Blocks * 512
-				if read := time.Unix(sys.Atim.Unix()); dir == "blobs" && read.After(h.Used) {
-					h.Used = read
-				}
 			}
 		}
 	}
