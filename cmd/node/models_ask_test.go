@@ -233,3 +233,34 @@ func TestModelBadInput(t *testing.T) {
 		}
 	}
 }
+
+// A machine that is away may have a model: verify and rm name it, and take no answer for it.
+func TestModelAway(t *testing.T) {
+	t.Parallel()
+	c := hubs(t, noHub, noHub)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	root := c.hosts[0].now().server.As(asRoot)
+	r := wire.ModelRequest{ModelRepo: wire.ModelRepo{Name: tiny}}
+	if _, err := wire.ModelAdd.Call(t.Context(), root, wire.ModelAddRequest{ModelRepo: r.ModelRepo, Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	c.hosts[1].crash()
+	said := map[string]string{}
+	if err := wire.ModelVerify.Call(t.Context(), root, r, func(v wire.ModelVerdict) error {
+		said[v.Host] = v.Error
+		return nil
+	}); err != nil || said["spark1"] != "" || !strings.Contains(said["spark2"], "not asked") {
+		t.Errorf("verify: %q, %v", said, err)
+	}
+	res, err := wire.ModelRemove.Call(t.Context(), root, wire.ModelRemoveRequest{ModelRequest: r})
+	if err != nil || len(res.Nodes) != 2 || res.Nodes[0].Error != "" || !strings.Contains(res.Nodes[1].Error, "not asked") {
+		t.Errorf("remove: %+v, %v", res, err)
+	}
+	_, err = wire.ModelRemove.Call(t.Context(), root, wire.ModelRemoveRequest{ModelRequest: r})
+	if !errors.Is(err, wire.ErrNoModel) || !strings.Contains(err.Error(), "spark2, which was not asked") {
+		t.Errorf("once more: %v", err)
+	}
+}

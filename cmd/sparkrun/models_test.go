@@ -215,7 +215,7 @@ func TestModelVerifyRmAdd(t *testing.T) {
 		out, errs string
 	}{
 		"model verify org/m": {1, "spark1: 4 GiB, all right\n", "spark2: config.json of aaaaaaaaaa: it is not there"},
-		"model rm org/m":     {1, "spark1: 4 GiB freed\n", "remove org/m: it is still on 1 of 2 machines"},
+		"model rm org/m":     {1, "spark1: 4 GiB freed\n", "remove org/m: it was not removed from 1 of 2 machines"},
 		"model add out":      {2, "", "--name ORG/NAME"},
 		"model add out --name ada/tuned": {0, "/cache/snapshot\n",
 			"ada/tuned@cccccccccc: 2 files, 1 GiB"},

@@ -105,7 +105,8 @@ func commit(h modelcache.Held, revision string) (string, error) {
 	return "", fmt.Errorf("revision %q: %w: it begins %d commits", revision, launcher.ErrInvalid, len(found))
 }
 
-// having gives the nodes that have a repository, or those that are named: they say themselves if they have not.
+// having gives the nodes that have a repository and those that cannot be asked for it, or those that are named: they
+// say themselves if they have not.
 func (m *Models) having(ctx context.Context, c wire.Caller, r wire.ModelRequest) ([]wire.NodeModels, error) {
 	if _, err := r.Cached(); err != nil {
 		return nil, err
@@ -122,12 +123,25 @@ func (m *Models) having(ctx context.Context, c wire.Caller, r wire.ModelRequest)
 	if !slices.ContainsFunc(all, func(n wire.NodeModels) bool {
 		return len(n.Held) > 0 || n.Error != "" && slices.Contains(r.On, n.Host)
 	}) {
-		return nil, fmt.Errorf("%s: %w: none of the machines has it: `sparkrun model ls` lists what there is", r.Name,
-			wire.ErrNoModel)
+		others := ""
+		for _, n := range all {
+			if silent(n) {
+				others += "; " + notAsked(n)
+			}
+		}
+		return nil, fmt.Errorf("%s: %w: none of the machines that answer has it: `sparkrun model ls` lists what there is%s",
+			r.Name, wire.ErrNoModel, others)
 	}
 	return slices.DeleteFunc(all, func(n wire.NodeModels) bool {
-		return len(r.On) == 0 && len(n.Held) == 0 || len(r.On) > 0 && !slices.Contains(r.On, n.Host)
+		return len(r.On) == 0 && len(n.Held) == 0 && n.Error == "" || len(r.On) > 0 && !slices.Contains(r.On, n.Host)
 	}), nil
+}
+
+// silent tells whether a node has not said what it has: it is told of, and not asked again.
+func silent(n wire.NodeModels) bool { return n.Error != "" && len(n.Held) == 0 }
+
+func notAsked(n wire.NodeModels) string {
+	return "it may be on " + n.Host + ", which was not asked: " + n.Error
 }
 
 // verify has all nodes that have it read it.
@@ -154,9 +168,12 @@ func (m *Models) verify(ctx context.Context, c wire.Caller, r wire.ModelRequest,
 				return err
 			}
 			var err error
-			if n.ID == m.cfg.Self {
+			switch {
+			case silent(n):
+				err = errors.New(notAsked(n))
+			case n.ID == m.cfg.Self:
 				err = m.nodeVerify(ctx, c, r, tell)
-			} else {
+			default:
 				err = wire.NodeModelVerify.Call(ctx, m.cfg.Dial.Client(n.ID), r, tell)
 			}
 			if err != nil && ctx.Err() == nil {
@@ -226,9 +243,12 @@ func (m *Models) remove(ctx context.Context, c wire.Caller, r wire.ModelRemoveRe
 			defer cancel()
 			var one wire.NodeModelRemoved
 			var err error
-			if n.ID == m.cfg.Self {
+			switch {
+			case silent(n):
+				err = errors.New(notAsked(n))
+			case n.ID == m.cfg.Self:
 				one, err = m.nodeRemove(ctx, c, r)
-			} else {
+			default:
 				one, err = wire.NodeModelRemove.Call(ctx, m.cfg.Dial.Client(n.ID), r)
 			}
 			if one.Host = n.Host; err != nil {

@@ -22,7 +22,8 @@ func newRmCmd(a *app.App) *cobra.Command {
 		Use: "rm ORG/NAME[@REVISION]", Aliases: []string{"remove"},
 		Short: "Remove a model from machines",
 		Long: `Removes a model, or one revision of it, from all machines that have it, or from those
-of --on, and gives up a pull of it that is under way. It is not removed where a
+of --on, and gives up a pull of it that is under way. Machines that are away are named, and the
+exit code is 1. It is not removed where a
 process, in a container or not, has a file of it open or mapped, or was started
 with its folder, or with its name and this cache. It takes root: a model is there
 for all users.`,
@@ -67,7 +68,7 @@ func removeModel(ctx context.Context, a *app.App, o rmOptions) error {
 		}
 	}
 	if kept > 0 {
-		return fmt.Errorf("remove %s: it is still on %d of %s", o.request.Name, kept, app.Count(len(res.Nodes), "machine"))
+		return fmt.Errorf("remove %s: it was not removed from %d of %s", o.request.Name, kept, app.Count(len(res.Nodes), "machine"))
 	}
 	return nil
 }

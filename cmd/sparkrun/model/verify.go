@@ -23,7 +23,7 @@ func newVerifyCmd(a *app.App) *cobra.Command {
 		Short: "Read a model's files, and compare them with their sums",
 		Long: `Has every machine that has the model read all of its files, and compare them with
 the sums that the Hub gave. Nothing is changed. It exits with 1 if a file is not
-what it should be.`,
+what it should be, or a machine is away.`,
 		Example: "  sparkrun model verify Qwen/Qwen3-8B\n  sparkrun model verify org/data@v1.2 --type dataset --on spark1",
 		Args:    app.Takes(1, "a model: ORG/NAME"),
 	}
@@ -79,7 +79,7 @@ func verify(ctx context.Context, a *app.App, o verifyOptions) error {
 		}
 	}
 	if wrong > 0 {
-		return fmt.Errorf("verify %s: it is not right on %d of %s", o.request.Name, wrong, app.Count(len(ended), "machine"))
+		return fmt.Errorf("verify %s: it was not found right on %d of %s", o.request.Name, wrong, app.Count(len(ended), "machine"))
 	}
 	return nil
 }
