@@ -114,4 +114,28 @@ func TestModelGated(t *testing.T) {
 	if !p.plan.Restricted || p.plan.For != "" {
 		t.Errorf("the plan says not that everybody can read it: %+v", p.plan)
 	}
+
+	// The folder goes while the agent is down: what goes on is kept from the same users.
+	remove := func(hosts ...string) {
+		for _, host := range hosts {
+			if err := os.RemoveAll(filepath.Join(dir, host, "models--org--gated")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remove("spark1", "spark2")
+	s.Rate = 8 << 20
+	p = pull(h, nobody, theirs, "spark1")
+	h.eventually("a chunk is there", func() bool { return p.of("spark1").Have > chunkBytes })
+	h.crash()
+	p.stop()
+	<-p.over
+	remove("spark1")
+	s.Rate = 0
+	h.start()
+	h.eventually("it is whole", func() bool {
+		n := h.models("org/gated")["spark1"]
+		return len(n.Held) == 1 && len(n.Held[0].Commits) == 1 && n.Held[0].Commits[0].Whole() && n.Held[0].Pulling == ""
+	})
+	may("spark1", "nobody ")
 }

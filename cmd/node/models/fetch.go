@@ -41,8 +41,8 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 	if err := m.room(o.Manifest); err != nil {
 		return wire.Empty{}, err
 	}
-	if err := m.admit(ctx, o, r.Try); err != nil || r.Try {
-		return wire.Empty{}, err
+	if r.Try {
+		return wire.Empty{}, m.admit(ctx, o, true)
 	}
 	p := newPull(o)
 	m.mu.Lock()
@@ -56,24 +56,39 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 			return wire.Empty{}, fmt.Errorf("pull %s: %w: a pull of it for another cache is under way: wait for it",
 				o.Manifest.Repo, wire.ErrConflict)
 		}
+		if err := m.admitNow(ctx, o); err != nil {
+			return wire.Empty{}, err
+		}
 		return wire.Empty{}, m.anew(other, o) // it is followed in this one's place
 	}
 	m.pulls[p.key()] = p
 	m.mu.Unlock()
-	err := m.keepOrder(p.file, o)
+	err := m.admitNow(ctx, o)
+	if err == nil {
+		err = m.keepOrder(p.file, o)
+	}
 	if err == nil {
 		select {
 		case m.begun <- p:
 			return wire.Empty{}, nil
 		case <-ctx.Done():
 			err = ctx.Err()
-			m.dropOrder(p)
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.pulls, p.key())
+	m.done(p) // others may follow it already: they are told
+	p.update(func() { p.state, p.err = wire.ModelFailed, err })
+	close(p.over)
 	return wire.Empty{}, err
+}
+
+// admitNow admits while the folder is in use: a removal that is under way would take the rights with it.
+func (m *Models) admitNow(ctx context.Context, o wire.ModelOrder) error {
+	lease, err := m.cacheOf(o.Manifest.Repo).Hold(o.Manifest.Repo)
+	if err != nil {
+		return err
+	}
+	defer lease.Drop()
+	return m.admit(ctx, o, false)
 }
 
 // joined has the files of both: what an earlier pull of the commit has brought stays part of it.
@@ -191,6 +206,9 @@ func (m *Models) bring(ctx context.Context, p *pull) (dir string, err error) {
 		return "", err
 	}
 	defer lease.Drop()
+	if err := m.admit(ctx, p.order, false); err != nil { // the folder may have been removed since it was taken
+		return "", err
+	}
 	if err := m.cache.Expect(x); err != nil {
 		return "", err
 	}

@@ -303,6 +303,11 @@ func (m *Models) engineTakes(ctx context.Context, p *pull, at *oci.Endpoint) (id
 			return "", err
 		}
 	}
+	defer func() { // the name under the secret is nobody's: it would keep the image for ever
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), untagWithin)
+		defer cancel()
+		err = errors.Join(err, e.Untag(ctx, at.Reference()))
+	}()
 	named, err := oci.ParseRef(o.Image.Ref)
 	if err != nil {
 		return "", err
@@ -318,8 +323,11 @@ func (m *Models) engineTakes(ctx context.Context, p *pull, at *oci.Endpoint) (id
 	if err != nil {
 		return "", err
 	}
-	return im.ID, e.Untag(ctx, at.Reference())
+	return im.ID, nil
 }
+
+// untagWithin bounds how long an engine takes to forget a name.
+const untagWithin = 10 * time.Second
 
 // nameByDigest has the engine look the image up in its registry, whose contents it has by now: it does not take a name
 // with a digest from anybody else.

@@ -92,7 +92,7 @@ func Open(cfg Config) (*Models, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cache.Admit(cfg.Readers); err != nil {
+	if err := errors.Join(cache.Admit(cfg.Readers), cache.Sweep()); err != nil {
 		return nil, errors.Join(err, cache.Close())
 	}
 	images, err := modelcache.Open(modelcache.Config{Dir: cfg.Images, Reserve: cfg.Reserve, DirMode: 0o700, FileMode: 0o600})

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +151,30 @@ func TestRefusals(t *testing.T) {
 }
 
 // An endpoint that cannot be reached, or that is something else, is told apart.
+// A listing of which every page leads to another one ends, whatever is on its pages.
+func TestEndlessListing(t *testing.T) {
+	for name, page := range map[string]string{"folders": `[{"type":"directory","path":"d"}]`, "nothing": `[]`} {
+		t.Run(name, func(t *testing.T) {
+			var s *httptest.Server
+			s = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.URL.Path, "/revision/") {
+					io.WriteString(w, `{"sha":"`+strings.Repeat("a", 40)+`"}`)
+					return
+				}
+				w.Header().Set("Link", "<"+s.URL+r.URL.Path+`>; rel="next"`)
+				io.WriteString(w, page)
+			}))
+			defer s.Close()
+			c, err := New(Config{Endpoint: s.URL})
+			must(t, err)
+			defer c.http.CloseIdleConnections()
+			if _, err := c.Resolve(t.Context(), "org/m", Model, ""); !errors.Is(err, ErrAnswer) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
 func TestOffline(t *testing.T) {
 	s := standIn(t, hubtest.Repo{})
 	c := client(t, s, Config{})

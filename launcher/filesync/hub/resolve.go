@@ -17,7 +17,8 @@ import (
 // Most of what is read of an answer, and of a listing: a dataset may have 100,000 files.
 const (
 	maxAnswer = 64 << 20
-	maxFiles  = 500_000
+	maxFiles  = 500_000 // and folders
+	maxPages  = 5_000   // the Hub's have 1,000 files
 )
 
 // Resolve finds the commit of a revision (empty: main), and lists its files. If the repository is
@@ -57,7 +58,8 @@ func (c *Client) Resolve(ctx context.Context, repo string, t Type, revision stri
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}
-	for next := api + "/tree/" + info.SHA + "?recursive=true&expand=false"; next != ""; {
+	listed, pages := 0, 0
+	for next := api + "/tree/" + info.SHA + "?recursive=true&expand=false"; next != ""; pages++ {
 		var page []struct {
 			Type string `json:"type"`
 			Path string `json:"path"`
@@ -81,7 +83,8 @@ func (c *Client) Resolve(ctx context.Context, repo string, t Type, revision stri
 				r.Files = append(r.Files, File{Path: e.Path, Size: e.Size, GitOID: e.OID})
 			}
 		}
-		if next = more; len(r.Files) > maxFiles || next != "" && len(page) == 0 {
+		listed += len(page)
+		if next = more; listed > maxFiles || pages == maxPages || next != "" && len(page) == 0 {
 			return nil, fmt.Errorf("%s: list files: %w: the listing has no end", what, ErrAnswer)
 		}
 	}

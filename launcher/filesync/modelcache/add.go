@@ -20,15 +20,12 @@ import (
 // AddOptions say how a folder is taken.
 type AddOptions struct {
 	Ref string // empty: main
-	// Link takes the files themselves, by hard links, where that can be: whoever goes on writing to them
-	// changes the model, and with Config.Own they change hands. Without it they share their blocks where the
-	// file system can (reflink), else are copied.
-	Link bool
 	// As calls a func with the rights with which files are found and opened; nil: this process's.
 	As func(func() error) error
 }
 
-// Add takes a folder's files as a commit of a repository, named by what is in it. Links that lead out of the
+// Add takes a folder's files as a commit of a repository, named by what is in it. They share their blocks where the
+// file system can (reflink), else are copied. Links that lead out of the
 // folder are refused: src is opened with the rights of whose folder it is, and so is each file, by AddOptions.As.
 func (c *Cache) Add(ctx context.Context, src *os.Root, r Repo, o AddOptions) (Manifest, error) {
 	m := Manifest{Repo: r, Ref: o.Ref}
@@ -69,7 +66,7 @@ func (c *Cache) Add(ctx context.Context, src *os.Root, r Repo, o AddOptions) (Ma
 	}
 	names := sha1.New()
 	for _, p := range files {
-		f, err := c.take1(ctx, src, p, r, o)
+		f, err := c.take1(ctx, src, p, r, o.As)
 		if err != nil {
 			return wrap(fmt.Errorf("file %s: %w", p, err))
 		}
@@ -110,9 +107,9 @@ func scan(src *os.Root) (files []string, total int64, err error) {
 }
 
 // take1 makes a blob of a file.
-func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, o AddOptions) (f File, err error) {
+func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, as func(func() error) error) (f File, err error) {
 	var in *os.File
-	err = o.As(func() (err error) {
+	err = as(func() (err error) {
 		in, err = src.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		return err
 	})
@@ -123,9 +120,9 @@ func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, o Add
 	if st, err := in.Stat(); err != nil || !st.Mode().IsRegular() {
 		return f, errors.Join(fs.ErrInvalid, err)
 	}
-	tmp := path.Join(r.dir(), ours, "add-"+rand.Text())
+	tmp := path.Join(r.dir(), ours, addPrefix+rand.Text())
 	defer c.root.Remove(tmp)
-	out, shared, err := c.share(in, tmp, o.Link)
+	out, shared, err := c.share(in, tmp)
 	if err != nil {
 		return f, err
 	}
@@ -169,21 +166,20 @@ func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, o Add
 	return f, c.root.Rename(tmp, path.Join(r.dir(), "blobs", f.SHA256))
 }
 
-// share makes a file that is, or shares the blocks of, another; false: it is empty, and to be copied into.
-func (c *Cache) share(in *os.File, at string, link bool) (*os.File, bool, error) {
-	if link {
-		dir, err := c.root.Open(path.Dir(at))
-		if err != nil {
-			return nil, false, err
-		}
-		defer dir.Close()
-		err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", in.Fd()), int(dir.Fd()), path.Base(at),
-			unix.AT_SYMLINK_FOLLOW)
-		if err == nil {
-			f, err := c.root.Open(at)
-			return f, true, err
-		}
+// addPrefix is that of files that are being added.
+const addPrefix = "add-"
+
+// Sweep removes what an Add has left that was killed. None may be under way.
+func (c *Cache) Sweep() error {
+	left, err := fs.Glob(c.root.FS(), path.Join("*", ours, addPrefix+"*"))
+	for _, at := range left {
+		err = errors.Join(err, c.root.Remove(at))
 	}
+	return err
+}
+
+// share makes a file that shares the blocks of another; false: it is empty, and to be copied into.
+func (c *Cache) share(in *os.File, at string) (*os.File, bool, error) {
 	f, err := c.root.OpenFile(at, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, false, err

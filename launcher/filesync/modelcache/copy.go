@@ -2,11 +2,11 @@ package modelcache
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"time"
@@ -76,9 +76,12 @@ func (c *Cache) copy1(ctx context.Context, dst *Cache, r Repo, f File) error {
 		return err
 	}
 	defer in.Close()
-	tmp := path.Join(r.dir(), ours, "copy-"+rand.Text())
+	tmp := path.Join(r.dir(), ours, "copy-"+f.ETag()) // the lock's holder alone has it
+	if err := dst.root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	defer dst.root.Remove(tmp)
-	out, shared, err := dst.share(in, tmp, false)
+	out, shared, err := dst.share(in, tmp)
 	if err != nil {
 		return err
 	}
