@@ -14,6 +14,27 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// A pull that is limited holds up no other.
+func TestModelPullBesideASlowOne(t *testing.T) {
+	t.Parallel()
+	c, s := withHub(t, 1)
+	if _, err := s.Add(hubtest.Repo{Name: "org/slow", Files: tinyFiles()}); err != nil {
+		t.Fatal(err)
+	}
+	h := c.hosts[0]
+	r := pullOf("org/slow")
+	r.Limit = 1 << 10
+	slow := h.pull(r)
+	h.eventually("it has begun", func() bool { return slow.of("spark1").Have > 0 })
+	h.pull(pullOf(tiny)).whole(t, h)
+	slow.stop()
+	if _, err := wire.ModelRemove.Call(t.Context(), h.now().server.As(asRoot),
+		wire.ModelRemoveRequest{ModelRequest: wire.ModelRequest{ModelRepo: wire.ModelRepo{Name: "org/slow"}}}); err != nil {
+		t.Error(err)
+	}
+	<-slow.over
+}
+
 // A pull under way that is asked for again with another limit has that on all of its nodes.
 func TestModelLimitIsChanged(t *testing.T) {
 	t.Parallel()

@@ -21,15 +21,8 @@ import (
 // take takes an order. Room is asked for before it is kept; with Try that is all.
 func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelRequest) (wire.Empty, error) {
 	o := r.Order
-	if err := errors.Join(o.ID.Validate(), o.Manifest.Check()); err != nil {
-		return wire.Empty{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
-	}
-	if !slices.Contains(o.Chain, m.cfg.Self) {
-		return wire.Empty{}, fmt.Errorf("pull %s: %w: %s is not in the chain", o.Manifest.Repo, launcher.ErrInvalid,
-			m.cfg.Host)
-	}
-	if (o.Image != nil) != (o.Manifest.Repo.Type == modelcache.Image) {
-		return wire.Empty{}, fmt.Errorf("pull %s: %w: an image is wanted, or a model", title(o), launcher.ErrInvalid)
+	if err := m.sound(o); err != nil {
+		return wire.Empty{}, err
 	}
 	if o.Image != nil {
 		if err := m.mayTake(ctx, o); err != nil {
@@ -46,6 +39,12 @@ func (m *Models) take(ctx context.Context, _ wire.Caller, r wire.NodeModelReques
 	}
 	p := newPull(o)
 	m.mu.Lock()
+	for _, other := range m.pulls {
+		if other.file == p.file && other.key() != p.key() && !other.ended() {
+			m.mu.Unlock()
+			return wire.Empty{}, fmt.Errorf("pull %s: %w: %s is another pull's id", o.Manifest.Repo, wire.ErrConflict, o.ID)
+		}
+	}
 	if other := m.pulls[p.key()]; other != nil && !other.ended() {
 		m.mu.Unlock()
 		if under := other.order.Manifest; len(joined(under, o.Manifest).Files) > len(under.Files) {
@@ -91,6 +90,22 @@ func (m *Models) admitNow(ctx context.Context, o wire.ModelOrder) error {
 	return m.admit(ctx, o, false)
 }
 
+// sound refuses an order that cannot be followed.
+func (m *Models) sound(o wire.ModelOrder) error {
+	if err := errors.Join(o.ID.Validate(), o.Manifest.Check()); err != nil {
+		return fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
+	}
+	nodes := slices.Sorted(slices.Values(o.Chain))
+	switch {
+	case len(slices.Compact(nodes)) < len(o.Chain) || !slices.Contains(o.Chain, m.cfg.Self):
+		return fmt.Errorf("pull %s: %w: want a chain that has %s, and each machine once", o.Manifest.Repo, launcher.ErrInvalid,
+			m.cfg.Host)
+	case (o.Image != nil) != (o.Manifest.Repo.Type == modelcache.Image):
+		return fmt.Errorf("pull %s: %w: an image is wanted, or a model", title(o), launcher.ErrInvalid)
+	}
+	return nil
+}
+
 // joined has the files of both: what an earlier pull of the commit has brought stays part of it.
 func joined(m, before modelcache.Manifest) modelcache.Manifest {
 	has := map[string]bool{}
@@ -133,7 +148,19 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	gone := false
-	p.update(func() { p.giveUp, p.state, gone = cancel, wire.ModelFetches, p.gone })
+	p.update(func() { p.giveUp, gone = cancel, p.gone })
+	select {
+	case m.slots <- struct{}{}:
+		defer func() { <-m.slots }()
+	default:
+		p.note(fmt.Sprintf("%d other pulls are under way on %s: waiting for one to end", pullsAtOnce, m.cfg.Host))
+		select {
+		case m.slots <- struct{}{}:
+			defer func() { <-m.slots }()
+		case <-ctx.Done():
+		}
+	}
+	p.update(func() { p.state = wire.ModelFetches })
 	x, began := p.order.Manifest, time.Now()
 	var dir string
 	err := errGivenUp
@@ -162,6 +189,10 @@ func (m *Models) fetch(ctx context.Context, p *pull) {
 	m.done(p)
 	if errors.Is(err, relay.ErrNoSource) {
 		err = m.unreached(p.order, err)
+	}
+	if errors.Is(err, relay.ErrSum) && len(p.order.Chain) > 1 {
+		err = fmt.Errorf("%w: where a machine had it before, its copy may be wrong: `sparkrun model verify %s`", err,
+			x.Repo.Name)
 	}
 	if errors.Is(err, modelcache.ErrRoom) {
 		err = fmt.Errorf("%w: make room (`sparkrun model ls` tells what was used last), then pull it again", err)
@@ -322,7 +353,7 @@ func (m *Models) file(ctx context.Context, p *pull, turn int, f modelcache.File,
 	defer part.Close()
 	sums, state, at := part.Kept()
 	file, err := relay.New(relay.Config{Size: f.Size, SHA256: f.SHA256, GitSHA1: f.GitOID, Part: part, Self: c.self,
-		Kept: relay.Kept{Sums: sums, Hash: state, At: at}, Chain: c.members, Outside: outside, Buffers: m.buffers,
+		Kept: relay.Kept{Sums: sums, Hash: state, At: at}, Chain: c.members, Outside: outside, Buffers: p.buffers,
 		Turn: turn, Limit: p.limit, Event: func(e relay.Event) { m.event(p, f, e) }})
 	if err != nil {
 		return err
@@ -436,7 +467,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 func (m *Models) doneBefore(r wire.NodeModelWatch, send func(wire.ModelProgress) error) error {
-	if image, is := m.wasTaken(r.ID); is {
+	if image, is := m.wasTaken(r.ID); is && r.Repo.Type == modelcache.Image {
 		return send(wire.ModelProgress{Host: m.cfg.Host, State: wire.ModelDone, Dir: image})
 	}
 	h, err := m.cacheOf(r.Repo).Look(r.Repo)

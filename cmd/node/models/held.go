@@ -36,18 +36,8 @@ func (m *Models) Handler() http.Handler {
 }
 
 func (m *Models) find(key string) (relay.Source, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if strings.HasPrefix(key, modelcache.Image) {
-		m.imagesAt = time.Now()
-	}
-	if f := m.under[key]; f != nil {
-		return f, nil
-	}
-	if h := m.held[key]; h != nil {
-		h.idle.Reset(heldFor)
-		h.used = time.Now()
-		return h, nil
+	if s := m.open(key); s != nil {
+		return s, nil
 	}
 	repo, file, err := parseKey(key)
 	if err != nil {
@@ -64,6 +54,12 @@ func (m *Models) find(key string) (relay.Source, error) {
 		blob.Close()
 		return nil, err
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if other := m.held[key]; other != nil { // opened by another meanwhile
+		blob.Close()
+		return other, nil
+	}
 	for len(m.held) >= heldOpen {
 		m.letGoOldest()
 	}
@@ -76,6 +72,24 @@ func (m *Models) find(key string) (relay.Source, error) {
 		}
 	})
 	return h, nil
+}
+
+// open gives what is open of a content: the file that arrives, else the whole one; nil: neither is.
+func (m *Models) open(key string) relay.Source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if strings.HasPrefix(key, modelcache.Image) {
+		m.imagesAt = time.Now()
+	}
+	if f := m.under[key]; f != nil {
+		return f
+	}
+	if h := m.held[key]; h != nil {
+		h.idle.Reset(heldFor)
+		h.used = time.Now()
+		return h
+	}
+	return nil
 }
 
 // heldFile is a whole file that somebody reads. Whoever reads it at the moment it is let go asks again.

@@ -70,6 +70,9 @@ func (m *Models) listImages(ctx context.Context, _ wire.Caller, r wire.ImagesReq
 	if r.Ref == "" {
 		all, err = e.Images(ctx)
 	} else {
+		if _, err := oci.ParseRef(r.Ref); err != nil {
+			return n, err
+		}
 		var one container.Stored
 		if one, err = e.Stored(ctx, r.Ref); err == nil {
 			all = append(all, one)

@@ -20,7 +20,7 @@ func TestContentsOfImagesGo(t *testing.T) {
 	text := []byte("a layer")
 	sum := sha256.Sum256(text)
 	b := oci.Blob{SHA256: hex.EncodeToString(sum[:]), Size: int64(len(text))}
-	if err := m.keepBlob(b, bytes.NewReader(text)); err != nil {
+	if err := m.keepBlob(t.Context(), b, bytes.NewReader(text)); err != nil {
 		t.Fatal(err)
 	}
 	o := orderOf()

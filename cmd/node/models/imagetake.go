@@ -393,7 +393,7 @@ func (m *Models) saveImage(ctx context.Context, _ wire.Caller, r wire.NodeImageS
 				return err
 			}
 		}
-		return m.keepBlob(b, in)
+		return m.keepBlob(ctx, b, in)
 	}, func(b oci.Blob) ([]byte, error) {
 		blob, err := m.images.OpenBlob(imageRepo, fileOf(b))
 		if err != nil {
@@ -419,12 +419,21 @@ func fileOf(b oci.Blob) modelcache.File {
 }
 
 // keepBlob keeps a content, verified.
-func (m *Models) keepBlob(b oci.Blob, in io.Reader) error {
+func (m *Models) keepBlob(ctx context.Context, b oci.Blob, in io.Reader) error {
 	f := fileOf(b)
 	if blob, err := m.images.OpenBlob(imageRepo, f); err == nil {
 		return blob.Close()
 	}
 	part, err := m.images.Begin(imageRepo, f)
+	for errors.Is(err, modelcache.ErrBusy) { // another pull saves it at this moment
+		if err := sleep(ctx, time.Second); err != nil {
+			return err
+		}
+		if blob, err := m.images.OpenBlob(imageRepo, f); err == nil {
+			return blob.Close()
+		}
+		part, err = m.images.Begin(imageRepo, f)
+	}
 	if err != nil {
 		return err
 	}

@@ -56,8 +56,10 @@ type Config struct {
 }
 
 const (
-	// chunksInMemory bounds what all files under way have in memory: each takes 16 MiB. An agent stays below 100 MB.
+	// chunksInMemory bounds what the files of a pull have in memory: each takes 16 MiB. An agent with one pull stays
+	// below 100 MB. Each pull has its own, so that a slow one holds up no other.
 	chunksInMemory = 2
+	pullsAtOnce    = 4
 	// filesAtOnce is how many files of an order are under way: small ones wait for answers most of the time.
 	filesAtOnce = 3
 	// heldOpen bounds the files that are open because others read them, heldFor how long they stay so.
@@ -70,7 +72,7 @@ type Models struct {
 	cfg     Config
 	cache   *modelcache.Cache
 	images  *modelcache.Cache
-	buffers *relay.Buffers
+	slots   chan struct{} // of pulls under way
 	begun   chan *pull
 	resumed []*pull // whose orders were kept
 
@@ -88,19 +90,20 @@ type Models struct {
 
 // Open opens the cache, and reads the orders that were not done. Run goes on with them.
 func Open(cfg Config) (*Models, error) {
-	cache, err := modelcache.Open(modelcache.Config{Dir: cfg.Dir, Reserve: cfg.Reserve})
+	cache, err := modelcache.Open(modelcache.Config{Dir: cfg.Dir, Reserve: cfg.Reserve, Private: true})
 	if err != nil {
 		return nil, err
 	}
 	if err := errors.Join(cache.Admit(cfg.Readers), cache.Sweep()); err != nil {
 		return nil, errors.Join(err, cache.Close())
 	}
-	images, err := modelcache.Open(modelcache.Config{Dir: cfg.Images, Reserve: cfg.Reserve, DirMode: 0o700, FileMode: 0o600})
+	images, err := modelcache.Open(modelcache.Config{Dir: cfg.Images, Reserve: cfg.Reserve, DirMode: 0o700, FileMode: 0o600,
+		Private: true})
 	if err != nil {
 		return nil, errors.Join(err, cache.Close())
 	}
 	m := &Models{cfg: cfg, cache: cache, images: images, sweep: time.NewTimer(imagesFor),
-		buffers: relay.NewBuffers(chunksInMemory), begun: make(chan *pull),
+		slots: make(chan struct{}, pullsAtOnce), begun: make(chan *pull),
 		pulls: map[string]*pull{}, under: map[string]*relay.File{}, held: map[string]*heldFile{},
 		clients: map[launcher.NodeID]*http.Client{}}
 	if err := m.readOrders(); err != nil {

@@ -19,11 +19,12 @@ import (
 
 // pull is an order and how far it is.
 type pull struct {
-	order wire.ModelOrder // as it was begun: its limit and its token may have been given anew
-	file  string          // in which it is kept
-	limit *relay.Limit
-	bytes int64         // of all its files
-	over  chan struct{} // closed when nothing more is done for it in this life of the agent
+	order   wire.ModelOrder // as it was begun: its limit and its token may have been given anew
+	file    string          // in which it is kept
+	limit   *relay.Limit
+	buffers *relay.Buffers
+	bytes   int64         // of all its files
+	over    chan struct{} // closed when nothing more is done for it in this life of the agent
 
 	mu      sync.Mutex
 	changed chan struct{} // closed when state or notes change
@@ -42,9 +43,10 @@ type pull struct {
 }
 
 func newPull(o wire.ModelOrder) *pull {
-	return &pull{order: o, file: string(o.ID) + orderExt, limit: relay.NewLimit(o.Limit), bytes: o.Manifest.Bytes(),
-		access: wire.NodeModelAskRequest{ID: o.ID, User: o.User, Token: o.Token}, over: make(chan struct{}), changed: make(chan struct{}), state: wire.ModelWaits,
-		under: map[*relay.File]bool{}}
+	return &pull{order: o, file: string(o.ID) + orderExt, limit: relay.NewLimit(o.Limit),
+		buffers: relay.NewBuffers(chunksInMemory), bytes: o.Manifest.Bytes(),
+		access: wire.NodeModelAskRequest{ID: o.ID, User: o.User, Token: o.Token}, over: make(chan struct{}),
+		changed: make(chan struct{}), state: wire.ModelWaits, under: map[*relay.File]bool{}}
 }
 
 func repoKey(r modelcache.Repo, commit string) string { return r.Type + ":" + r.Name + "@" + commit }
@@ -138,16 +140,14 @@ func (m *Models) readOrders() error {
 		if err == nil {
 			err = json.Unmarshal(text, &o)
 		}
-		if err == nil {
-			err = errors.Join(o.ID.Validate(), o.Manifest.Check())
-		}
 		if err != nil {
 			m.cfg.Logger.Error("read order", "file", e.Name(), "error", err)
 			continue
 		}
 		p := newPull(o)
 		p.file = e.Name()
-		if !slices.Contains(o.Chain, m.cfg.Self) { // of a cluster that this machine was in before
+		if err := m.sound(o); err != nil { // as of a cluster that this machine was in before
+			m.cfg.Logger.Warn("order dropped", "file", e.Name(), "error", err)
 			m.dropOrder(p)
 			continue
 		}

@@ -1,8 +1,10 @@
 package models
 
 import (
+	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,19 +37,44 @@ func orderOf(paths ...string) wire.ModelOrder {
 	return o
 }
 
+// An order that cannot be followed is dropped at the start: the agent would end by it again and again.
+func TestOrderThatCannotBeFollowed(t *testing.T) {
+	dir := t.TempDir()
+	o := orderOf("a")
+	o.Chain = []launcher.NodeID{"self", "self"}
+	text, err := json.Marshal(o)
+	if err := errors.Join(err, os.Mkdir(dir+"/orders", 0o700), os.WriteFile(dir+"/orders/x.order", text, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	m := opened(t, Config{Dir: dir + "/models", Orders: dir + "/orders"})
+	if kept, _ := os.ReadDir(dir + "/orders"); len(kept)+len(m.pulls) > 0 {
+		t.Errorf("kept: %v, %v", kept, m.pulls)
+	}
+}
+
 // What does not fit, is not for this node, or would lead out of the cache is refused before anything is kept.
 func TestOrdersAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	m := opened(t, Config{Dir: dir + "/models", Orders: dir + "/orders", Reserve: func(total int64) int64 { return total }})
 	other, outside := orderOf("a"), orderOf("../a")
 	other.Chain = []launcher.NodeID{"another"}
+	twice, huge, under := orderOf("a"), orderOf("a", "b"), orderOf("z")
+	twice.Chain = []launcher.NodeID{"self", "self"}
+	huge.Manifest.Files[0].Size, huge.Manifest.Files[1].Size = math.MaxInt64, math.MaxInt64
+	p := newPull(under)
+	m.pulls[p.key()] = p
+	same := orderOf()
+	same.ID, same.Manifest.Commit = under.ID, strings.Repeat("c", 40)
 	for what, tt := range map[string]struct {
 		o    wire.ModelOrder
 		want error
 	}{
-		"no room":       {orderOf("a"), modelcache.ErrRoom},
-		"another's":     {other, launcher.ErrInvalid},
-		"leads outside": {outside, launcher.ErrInvalid},
+		"no room":                   {orderOf("a"), modelcache.ErrRoom},
+		"another's":                 {other, launcher.ErrInvalid},
+		"leads outside":             {outside, launcher.ErrInvalid},
+		"a chain that has it twice": {twice, launcher.ErrInvalid},
+		"sizes that are no sum":     {huge, launcher.ErrInvalid},
+		"another pull's id":         {same, wire.ErrConflict},
 	} {
 		if _, err := m.take(t.Context(), wire.Caller{}, wire.NodeModelRequest{Order: tt.o}); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v", what, err)

@@ -117,7 +117,8 @@ func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, as fu
 		return f, err
 	}
 	defer in.Close()
-	if st, err := in.Stat(); err != nil || !st.Mode().IsRegular() {
+	st, err := in.Stat()
+	if err != nil || !st.Mode().IsRegular() {
 		return f, errors.Join(fs.ErrInvalid, err)
 	}
 	tmp := path.Join(r.dir(), ours, addPrefix+rand.Text())
@@ -127,6 +128,11 @@ func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, as fu
 		return f, err
 	}
 	defer out.Close()
+	if !shared {
+		if err := c.Room(st.Size()); err != nil {
+			return f, err
+		}
+	}
 	h, buf := sha256.New(), make([]byte, 4<<20)
 	from := in
 	if shared {
@@ -146,7 +152,9 @@ func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, as fu
 				return f, err
 			}
 		}
-		f.Size += int64(n)
+		if f.Size += int64(n); f.Size > st.Size() {
+			return f, fmt.Errorf("%w: it grows while it is read: whatever writes it must have ended", fs.ErrInvalid)
+		}
 		if err == io.EOF {
 			break
 		}

@@ -9,6 +9,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,8 +43,12 @@ func (c *Cache) take(at string, how int) (*lock, error) {
 			return nil, err
 		}
 		mine, err := f.Stat()
-		if err == nil && made {
+		switch {
+		case err != nil:
+		case made && !c.cfg.Private:
 			err = c.own(f, 0o664) // as WeakFileLock's: users of one group share a cache
+		case c.cfg.Private && mine.Mode().Perm() != 0o600: // made by another tool
+			err = c.own(f, 0o600)
 		}
 		if err == nil {
 			err = c.flock(int(f.Fd()), how)
@@ -142,7 +147,11 @@ func (c *Cache) Hold(r Repo) (*Lease, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
-	l, err := c.take(leaseOf(r), unix.LOCK_SH)
+	l, err := c.take(leaseOf(r), unix.LOCK_SH|unix.LOCK_NB)
+	for end := time.Now().Add(holdWithin); errors.Is(err, ErrBusy) && time.Now().Before(end); {
+		time.Sleep(holdAgain)
+		l, err = c.take(leaseOf(r), unix.LOCK_SH|unix.LOCK_NB)
+	}
 	if err != nil && !errors.Is(err, errNoFlock) {
 		return nil, fmt.Errorf("hold %s: %w", r, err)
 	}
@@ -153,6 +162,12 @@ func (c *Cache) Hold(r Repo) (*Lease, error) {
 	}
 	return &Lease{lock: l}, nil
 }
+
+// A removal may take its time; another program that has the lease may never let it go.
+const (
+	holdWithin = 20 * time.Second
+	holdAgain  = 20 * time.Millisecond
+)
 
 // inUse looks without making anything.
 func (c *Cache) inUse(r Repo) bool {

@@ -14,6 +14,7 @@
 package modelcache
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
 	"encoding/json"
@@ -96,6 +97,9 @@ type Config struct {
 	UID, GID int
 	// DirMode and FileMode are those of what is made; 0: 0755 and 0644.
 	DirMode, FileMode fs.FileMode
+	// Private locks are for this process alone: whoever can open a lock's file can hold up all who wait for it. Without
+	// it a group may share the cache, as huggingface_hub has it.
+	Private bool
 	// Reserve is how much of a disk of so many bytes is kept for the rest of the machine; nil: nothing.
 	Reserve func(total int64) int64
 	// Keep is how much of a file under way stays in the page cache, for those to whom it is handed on, in
@@ -192,8 +196,11 @@ func (m Manifest) Check() error {
 	if m.Ref != "" && (!refForm().MatchString(m.Ref) || !fs.ValidPath(m.Ref)) {
 		return fmt.Errorf("use revision %q of %s: want a branch or a tag", m.Ref, m.Repo)
 	}
-	seen := map[string]bool{}
+	seen, total := map[string]bool{}, int64(0)
 	for _, f := range slices.Concat(m.Files, m.Left) {
+		if total += min(f.Size, maxBytes); total > maxBytes {
+			return fmt.Errorf("use %s: its files are over %d bytes together", m.Repo, int64(maxBytes))
+		}
 		if err := f.check(); err != nil {
 			return err
 		}
@@ -211,6 +218,9 @@ func (m Manifest) Check() error {
 	}
 	return nil
 }
+
+// maxBytes bounds a commit: 1 PiB. Sums of sizes are then numbers.
+const maxBytes = 1 << 50
 
 // Dir is the folder of a commit, which engines are given.
 func (c *Cache) Dir(r Repo, commit string) string { return SnapshotDir(c.cfg.Dir, r, commit) }
@@ -280,7 +290,11 @@ func (c *Cache) Expect(m Manifest) error {
 	if err != nil {
 		return err
 	}
-	return c.write(path.Join(m.Repo.dir(), ours, m.Commit+".manifest"), text, true)
+	at := path.Join(m.Repo.dir(), ours, m.Commit+".manifest")
+	if now, err := c.read(at, int64(len(text))+1); err == nil && bytes.Equal(now, text) {
+		return nil // a pull that goes on takes no room
+	}
+	return c.write(at, text, true)
 }
 
 // Manifest is what Expect has written down; an error wraps fs.ErrNotExist if that is nothing.
@@ -288,6 +302,9 @@ func (c *Cache) Manifest(r Repo, commit string) (Manifest, error) {
 	var m Manifest
 	if err := r.Check(); err != nil {
 		return m, err
+	}
+	if !hex40().MatchString(commit) {
+		return m, fmt.Errorf("use commit %q of %s: want 40 hex digits", commit, r)
 	}
 	text, err := c.read(path.Join(r.dir(), ours, commit+".manifest"), 256<<20)
 	if err != nil {
@@ -394,7 +411,7 @@ func (c *Cache) link(at, to string) error {
 	}
 	tmp := path.Join(path.Dir(at), ".sparkrun-"+rand.Text())
 	if err := c.root.Symlink(to, tmp); err != nil {
-		return err
+		return roomError(err)
 	}
 	err := c.root.Rename(tmp, at)
 	if err == nil && c.cfg.Own {
@@ -467,7 +484,7 @@ func (c *Cache) write(at string, text []byte, synced bool) error {
 		c.root.Remove(tmp)
 	}
 	if err != nil || !synced {
-		return err
+		return roomError(err)
 	}
 	return c.syncDir(path.Dir(at))
 }

@@ -172,6 +172,22 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// Nobody else opens the locks of a cache that is one program's alone: flock(2) takes no right but that.
+func TestPrivateLocks(t *testing.T) {
+	c := open(t, Config{Private: true})
+	at := filepath.Join(c.cfg.Dir, leaseOf(repo))
+	must(t, os.MkdirAll(filepath.Dir(at), 0o755))
+	must(t, os.WriteFile(at, nil, 0o664)) // another tool's
+	lease, err := c.Hold(repo)
+	must(t, err)
+	defer lease.Drop()
+	st, err := os.Stat(at)
+	must(t, err)
+	if st.Mode().Perm() != 0o600 {
+		t.Errorf("%v", st.Mode())
+	}
+}
+
 // A model is not removed under a job, nor under a download; a commit takes only its own contents with it.
 func TestRemove(t *testing.T) {
 	c := open(t, Config{})

@@ -307,6 +307,14 @@ func (p *Part) trouble(err error) error {
 	return fmt.Errorf("write %s of %s: %w", p.file.Path, p.repo, err)
 }
 
+// roomError says of an error that it is for want of room, if it is.
+func roomError(err error) error {
+	if err != nil && full(err) {
+		return fmt.Errorf("%w: %w", ErrRoom, err)
+	}
+	return err
+}
+
 func full(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG)
 }

@@ -51,6 +51,11 @@ func New(cfg Config) (*File, error) {
 		return nil, fmt.Errorf("relay a file: %d chunks kept of %d, node %d of %d", len(f.sums), f.count, cfg.Self,
 			len(cfg.Chain))
 	}
+	for i, m := range cfg.Chain {
+		if i != cfg.Self && m.Source == nil {
+			return nil, fmt.Errorf("relay a file: node %d of %d is no source", i, len(cfg.Chain))
+		}
+	}
 	if cfg.Outside == nil {
 		f.noWay = errNoOutside
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -130,7 +131,7 @@ func parseRange(text string) (off, n int64, ok bool) {
 	first, last, two := strings.Cut(spec, "-")
 	off, err := strconv.ParseInt(first, 10, 64)
 	end, err2 := strconv.ParseInt(last, 10, 64)
-	return off, end - off + 1, is && two && err == nil && err2 == nil && off >= 0 && end >= off
+	return off, end - off + 1, is && two && err == nil && err2 == nil && off >= 0 && end >= off && end < math.MaxInt64
 }
 
 // Remote is a member's file, read over HTTP.
@@ -154,6 +155,9 @@ func (m Remote) State(ctx context.Context, from int, wait time.Duration) (State,
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1)) // so that the connection is used again
 	s := State{Outside: got.Outside, Stuck: got.Stuck, Word: got.Word, Failed: got.Failed}
+	if s.Word != "" && s.Word != Right && s.Word != Wrong {
+		return State{}, fmt.Errorf("ask for a file's state: word %.16q", s.Word)
+	}
 	if len(got.Sums)%32 != 0 || s.Word != "" && len(got.Root) != 32 {
 		return State{}, errors.New("ask for a file's state: sums of a wrong length")
 	}
