@@ -14,6 +14,24 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// What was pulled by --include is not taken for the model, until the rest of it is there.
+func TestModelPartIsNotTheModel(t *testing.T) {
+	t.Parallel()
+	c, _ := withHub(t, 1)
+	h := c.hosts[0]
+	partial := func() bool { return h.models(tiny)["spark1"].Held[0].Commits[0].Partial }
+	r := pullOf(tiny)
+	r.Include = []string{"*.json"}
+	<-h.pull(r).over
+	if !partial() {
+		t.Error("a part is taken for the whole")
+	}
+	h.pull(pullOf(tiny)).whole(t, h)
+	if partial() {
+		t.Error("all of it is taken for a part")
+	}
+}
+
 // A pull that is limited holds up no other.
 func TestModelPullBesideASlowOne(t *testing.T) {
 	t.Parallel()

@@ -86,7 +86,7 @@ func TestModelPull(t *testing.T) {
 	f := &fakeModels{tells: []wire.ModelProgress{{Asks: "https://hub"}, aPlan, at("spark1", wire.ModelWaits, 0), at("spark1", wire.ModelFetches, 1<<30),
 		left, done1, done2}}
 	code, out, errs := cli(t, apptest.Agent(f), "model", "pull", "org/m@v1", "--on", "spark2,spark1", "--limit", "1G")
-	want := `sparkrun: asks https://hub for org/m
+	want := `sparkrun: asks https://hub for org/m@v1
 sparkrun: org/m@aaaaaaaaaa: 3 files, 4 GiB, to spark1,spark2
 sparkrun: left out: 2 files: the same weights in another format
 sparkrun: spark1: 1 GiB of 4 GiB

@@ -119,6 +119,7 @@ func joined(m, before modelcache.Manifest) modelcache.Manifest {
 			m.Files = append(m.Files, f)
 		}
 	}
+	m.Partial = m.Partial && before.Partial
 	m.Left = slices.DeleteFunc(slices.Clone(m.Left), func(f modelcache.File) bool { return has[f.Path] })
 	return m
 }

@@ -214,7 +214,7 @@ func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullReq
 		return finding{}, fmt.Errorf("%w: it is gated or private, and %s does not say that this token may have it: root "+
 			"may decide that every user of the machines reads it (sudo)", wire.ErrDenied, cmp.Or(m.cfg.Endpoint, hub.Endpoint))
 	}
-	take, left := hub.Choice{Include: r.Include, Exclude: r.Exclude}.Choose(rev.Files)
+	take, left := hub.Choice{Include: r.Include, Exclude: r.Exclude, Data: repo.Type == modelcache.Dataset}.Choose(rev.Files)
 	f := finding{by: by, why: map[string]int{}, restricted: rev.Restricted,
 		manifest: modelcache.Manifest{Repo: repo, Commit: rev.Commit}}
 	if rev.Asked != rev.Commit {
@@ -225,6 +225,7 @@ func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullReq
 	}
 	for _, x := range left {
 		f.manifest.Left = append(f.manifest.Left, modelcache.File(x.File))
+		f.manifest.Partial = f.manifest.Partial || x.Why == hub.WhyPattern
 		f.why[x.Why]++
 	}
 	if len(take) == 0 {

@@ -44,6 +44,7 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 		User: o.Request.Job.User}
 	kept, err := wire.Models.Call(ctx, b, wire.ModelsRequest{ModelRepo: ask.ModelRepo, User: ask.User})
 	if err != nil {
+		o.unfetched = fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err)
 		return ctx.Err()
 	}
 	hosts := o.mayGet(told.Nodes, kept.Nodes)
@@ -66,7 +67,7 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 				return err
 			}
 		}
-		v := newView(a, ask.Name, a.ErrTTY && !o.JSON)
+		v := newView(a, ask.ModelRepo, ask.Revision, a.ErrTTY && !o.JSON)
 		tell := v.Take
 		if o.JSON && !o.Detach { // which prints the job's id alone
 			tell = v.Lines(a.Out)
@@ -141,7 +142,7 @@ func snapshotOn(nodes []wire.NodeModels, hosts []string, revision string) (dir s
 		}
 		h := nodes[i].Held[0]
 		at := slices.IndexFunc(h.Commits, func(c modelcache.Commit) bool {
-			return c.Whole() && (c.Commit == revision || slices.Contains(c.Refs, revision))
+			return c.Whole() && !c.Partial && (c.Commit == revision || slices.Contains(c.Refs, revision))
 		})
 		if at < 0 {
 			return ""

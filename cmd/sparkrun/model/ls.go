@@ -122,6 +122,8 @@ func stateOf(h wire.HeldModel, c modelcache.Commit) string {
 		return "whole, not for you"
 	case c.Whole() && h.Restricted:
 		return "whole, for some users"
+	case c.Whole() && c.Partial:
+		return fmt.Sprintf("%d files of %d", c.Files, c.Files+c.Left)
 	case c.Whole():
 		return "whole"
 	case h.Pulling != "":

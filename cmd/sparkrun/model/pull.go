@@ -11,6 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/pull"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/launcher/modeldir"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -77,7 +78,7 @@ func pullModel(ctx context.Context, a *app.App, o pullOptions) error {
 			return err
 		}
 	}
-	v := newView(a, o.request.Name, a.ErrTTY && !o.json)
+	v := newView(a, o.request.ModelRepo, o.request.Revision, a.ErrTTY && !o.json)
 	tell := v.Take
 	if o.json {
 		tell = v.Lines(a.Out)
@@ -108,10 +109,23 @@ func ownDir(a *app.App) string {
 	return modeldir.Cache(env)
 }
 
-func newView(a *app.App, name string, live bool) *pull.View {
+func newView(a *app.App, repo wire.ModelRepo, revision string, live bool) *pull.View {
+	name := typed(repo, revision)
 	return pull.NewView(a, pull.Kind{Command: "sparkrun model pull", Begin: begins,
-		GiveUp: ", `sparkrun model rm " + name + "` gives it up",
+		GiveUp: ", `sudo sparkrun model rm " + name + "` gives it up",
 		Whole:  func(p wire.ModelProgress) string { return "whole: " + p.Dir }}, name, live)
+}
+
+// typed is a model as commands take it.
+func typed(repo wire.ModelRepo, revision string) string {
+	name := repo.Name
+	if revision != "" {
+		name += "@" + revision
+	}
+	if repo.Type != "" && repo.Type != modelcache.Model {
+		name += " --type " + repo.Type
+	}
+	return name
 }
 
 func callOf(b *wire.Client, r wire.ModelPullRequest) pull.Call {

@@ -22,11 +22,10 @@ func newRmCmd(a *app.App) *cobra.Command {
 		Use: "rm ORG/NAME[@REVISION]", Aliases: []string{"remove"},
 		Short: "Remove a model from machines",
 		Long: `Removes a model, or one revision of it, from all machines that have it, or from those
-of --on, and gives up a pull of it that is under way. Machines that are away are named, and the
-exit code is 1. It is not removed where a
-process, in a container or not, has a file of it open or mapped, or was started
-with its folder, or with its name and this cache. It takes root: a model is there
-for all users.`,
+of --on, and gives up a pull of it that is under way. Machines that are away are named,
+and it exits with 1. Nothing is removed where a process, in a container or not, has a
+file of it open or mapped, or was started with its folder, or with its name and this
+cache. It takes root: a model is there for all users.`,
 		Example: "  sudo sparkrun model rm Qwen/Qwen3-8B\n  sudo sparkrun model rm Qwen/Qwen3-8B@main --on spark2",
 		Args:    app.Takes(1, "a model: ORG/NAME"),
 	}

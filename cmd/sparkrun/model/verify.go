@@ -75,7 +75,7 @@ func verify(ctx context.Context, a *app.App, o verifyOptions) error {
 			wrong++
 		}
 		if !o.json {
-			sayVerdict(a, o.request.Name, v)
+			sayVerdict(a, typed(o.request.ModelRepo, o.request.Revision), v)
 		}
 	}
 	if wrong > 0 {

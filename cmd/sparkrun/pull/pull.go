@@ -199,8 +199,8 @@ func (v *View) Missing() error {
 		return nil
 	}
 	slices.Sort(not)
-	return fmt.Errorf("%d of %s have not got all of it: %s; what is there is kept: `%s` goes on with it",
-		len(not), app.Count(len(v.told), "machine"), app.Hosts(not), v.kind.Command)
+	return fmt.Errorf("%d of %s have not got all of it: %s; what is there is kept: `%s %s` goes on with it",
+		len(not), app.Count(len(v.told), "machine"), app.Hosts(not), v.kind.Command, v.name)
 }
 
 // Dirs are the folders in which the machines have it.

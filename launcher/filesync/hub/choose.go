@@ -15,6 +15,8 @@ type Choice struct {
 	// Python's fnmatch, whose * also matches '/'; a pattern that ends with '/' is a folder.
 	// With Include, the files are exactly those that match, whatever an engine would load.
 	Include, Exclude []string
+	// Data has no weights: all of its files are wanted.
+	Data bool
 }
 
 // Left is a file that was left out, and why.
@@ -70,6 +72,7 @@ func (c Choice) Choose(files []File) (take []File, left []Left) {
 			if !matches(include, f.Path) {
 				why = WhyPattern
 			}
+		case c.Data:
 		case rootHas && rootBest <= 1 && top != f.Path && slices.Contains(copies, top):
 			why = WhyFolder
 		case n > best[dir], consolidated[dir] && isConsolidated(base):

@@ -40,6 +40,7 @@ type Commit struct {
 	Have    int64    `json:"have"`              // of those, what is there
 	Missing []string `json:"missing,omitempty"` // files that are not there whole
 	Left    int      `json:"left,omitempty"`    // files that were left out when it was fetched
+	Partial bool     `json:"partial,omitempty"` // some of them by --include or --exclude
 	// Unsized: another tool has left files without saying how long they are to be. Bytes is without them.
 	Unsized bool `json:"unsized,omitempty"`
 }
@@ -101,7 +102,7 @@ func (c *Cache) Look(r Repo) (Held, error) {
 	refs := c.refs(r)
 	for _, commit := range c.commits(r) {
 		k := Commit{Commit: commit, Refs: refs[commit]}
-		want, left := c.wanted(r, commit)
+		want, m := c.wanted(r, commit)
 		for _, f := range want {
 			k.Files++
 			if f.Size < 0 {
@@ -114,7 +115,7 @@ func (c *Cache) Look(r Repo) (Held, error) {
 				k.Missing = append(k.Missing, f.Path)
 			}
 		}
-		k.Left = left
+		k.Left, k.Partial = len(m.Left), m.Partial
 		h.Commits = append(h.Commits, k)
 	}
 	return h, nil
@@ -173,9 +174,9 @@ func (c *Cache) refs(r Repo) map[string][]string {
 
 // wanted are the files that a commit has to have: by our manifest, by another tool's listing, else what its
 // snapshot links to.
-func (c *Cache) wanted(r Repo, commit string) ([]File, int) {
+func (c *Cache) wanted(r Repo, commit string) ([]File, Manifest) {
 	if m, err := c.Manifest(r, commit); err == nil {
-		return m.Files, len(m.Left)
+		return m.Files, m
 	}
 	var files []File
 	var listing struct {
@@ -200,7 +201,7 @@ func (c *Cache) wanted(r Repo, commit string) ([]File, int) {
 		files = c.links(r, commit)
 	}
 	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
-	return files, 0
+	return files, Manifest{}
 }
 
 // links are the files of a snapshot, with the sums by which their blobs are named. A link without a blob has

@@ -65,6 +65,8 @@ type Manifest struct {
 	Ref    string `json:"ref,omitempty"` // the branch or tag that stands for it; empty: none
 	Files  []File `json:"files"`
 	Left   []File `json:"left,omitempty"`
+	// Partial: a user has said which files, so that an engine may miss some.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // Bytes is the size of the chosen files, each content once.
