@@ -44,7 +44,7 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 		User: o.Request.Job.User}
 	kept, err := wire.Models.Call(ctx, b, wire.ModelsRequest{ModelRepo: ask.ModelRepo, User: ask.User})
 	if err != nil {
-		o.unfetched = fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err)
+		a.Say(fmt.Sprintf("not fetched first: %v; each machine's server looks for it by itself", err))
 		return ctx.Err()
 	}
 	hosts := o.mayGet(told.Nodes, kept.Nodes)
