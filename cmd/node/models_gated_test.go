@@ -131,7 +131,6 @@ func TestModelGated(t *testing.T) {
 	p.stop()
 	<-p.over
 	remove("spark1")
-	s.Rate = 0
 	h.start()
 	h.eventually("it is whole", func() bool {
 		n := h.models("org/gated")["spark1"]
