@@ -43,7 +43,7 @@ func TestModelPullBesideASlowOne(t *testing.T) {
 	r := pullOf("org/slow")
 	r.Limit = 1 << 10
 	slow := h.pull(r)
-	h.eventually("it has begun", func() bool { return slow.of("spark1").Have > 0 })
+	h.eventually("it has begun", func() bool { return slow.of("spark1").State == wire.ModelFetches })
 	h.pull(pullOf(tiny)).whole(t, h)
 	slow.stop()
 	if _, err := wire.ModelRemove.Call(t.Context(), h.now().server.As(asRoot),
