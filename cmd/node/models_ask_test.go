@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -97,6 +98,15 @@ func TestModelHubIsSilent(t *testing.T) {
 	if _, err := wire.ModelAdd.Call(t.Context(), root, wire.ModelAddRequest{ModelRepo: wire.ModelRepo{Name: tiny},
 		Dir: dir}); err != nil {
 		t.Fatal(err)
+	}
+	manifests, err := filepath.Glob(filepath.Join(c.hosts[0].cfg.Paths.models(), "*/sparkrun/*.manifest"))
+	if err != nil || len(manifests) != 1 {
+		t.Fatalf("%q, %v", manifests, err)
+	}
+	text, err := os.ReadFile(manifests[0]) // as if the Hub had said it
+	fromHub := bytes.Replace(text, []byte(`,"local":true`), nil, 1)
+	if err := errors.Join(err, os.WriteFile(manifests[0], fromHub, 0o644)); err != nil || len(fromHub) == len(text) {
+		t.Fatalf("%s: %v", text, err)
 	}
 	began := time.Now()
 	pull := func() (asks string, planned time.Duration, err error) {

@@ -436,13 +436,34 @@ func TestModelAdd(t *testing.T) {
 	r := pullOf("mine/tuned")
 	p := c.hosts[1].pull(r)
 	p.whole(t, c.hosts...)
-	if p.plan.Offline == "" {
-		t.Error("the plan does not say that the Hub did not answer")
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := wire.ModelPull.Call(ctx, h.now().server.As(asRoot), pullOf(tiny), func(wire.ModelProgress) error { return nil })
 	if !errors.Is(err, wire.ErrNoModel) || !strings.Contains(err.Error(), "cannot be reached") {
 		t.Errorf("what nobody has, with no Hub: %v", err)
+	}
+}
+
+// What was added under a name that the Hub knows too is what a pull brings.
+func TestModelAddedComesFirst(t *testing.T) {
+	t.Parallel()
+	c, s := withHub(t, 2)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "model.safetensors"), weights, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	added, err := wire.ModelAdd.Call(t.Context(), c.hosts[0].now().server.As(asRoot), wire.ModelAddRequest{
+		ModelRepo: wire.ModelRepo{Name: tiny}, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, revision := range []string{"", "main", added.Commit} {
+		r := pullOf(tiny)
+		r.Revision = revision
+		p := c.hosts[1].pull(r)
+		p.whole(t, c.hosts...)
+		if p.plan.Commit != added.Commit || !strings.Contains(p.plan.Offline, "added here") || s.Sent() != 0 {
+			t.Errorf("%q: %+v, %d bytes from outside", revision, p.plan, s.Sent())
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -28,4 +30,34 @@ func TestModelWrongBytesFromOutside(t *testing.T) {
 		t.Errorf("%d bytes came from outside, of %d", n, tinyBytes())
 	}
 	c.hosts[1].pull(pullOf(tiny)).whole(t, c.hosts...)
+}
+
+// What a verification has found wrong is brought anew by the next pull, from a machine that has it right.
+func TestModelRottenIsBroughtAnew(t *testing.T) {
+	t.Parallel()
+	c, s := withHub(t, 2)
+	first := c.hosts[0].pull(pullOf(tiny))
+	first.whole(t, c.hosts...)
+	file, err := os.OpenFile(filepath.Join(first.of("spark2").Dir, "model.safetensors"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteAt([]byte("rotten"), chunkBytes+5); err != nil || file.Close() != nil {
+		t.Fatal(err)
+	}
+	bad := 0
+	if err := wire.ModelVerify.Call(t.Context(), c.hosts[0].now().server.As(asRoot),
+		wire.ModelRequest{ModelRepo: wire.ModelRepo{Name: tiny}}, func(v wire.ModelVerdict) error {
+			bad += len(v.Bad)
+			return nil
+		}); err != nil || bad != 1 {
+		t.Fatalf("%d bad files, %v", bad, err)
+	}
+	if k := c.hosts[0].models(tiny)["spark2"].Held[0].Commits[0]; k.Whole() {
+		t.Errorf("it counts as whole: %+v", k)
+	}
+	c.hosts[0].pull(pullOf(tiny)).whole(t, c.hosts...)
+	if s.Sent() != tinyBytes() {
+		t.Errorf("%d bytes from outside, want %d", s.Sent(), tinyBytes())
+	}
 }

@@ -36,6 +36,7 @@ func TestLaunchFetchesFirst(t *testing.T) {
 		models  fakeModels
 		own     *launcher.ModelCopy // what each machine's user has
 		lacks   bool                // but for the second machine's
+		refuses string              // what the second machine says of the launch
 		flags   []string
 		asks    string // the hosts of the pull
 		fetched bool   // the engine gets the folder
@@ -65,6 +66,7 @@ func TestLaunchFetchesFirst(t *testing.T) {
 			said: "each machine's server looks for it by itself; heads, size and memory are unchecked\n"},
 		"refused, though known": {models: fakeModels{err: wire.ErrDenied}, own: mine, lacks: true,
 			asks: "spark1,spark2 briefly", said: "each machine's server looks for it by itself\n"},
+		"a launch that will be refused": {refuses: "its Docker is not there"},
 		"failed": {models: fakeModels{tells: []wire.ModelProgress{aPlan, whole("spark1"), refused}}, asks: "spark1,spark2",
 			code: 125, said: "1 of 2 machines have not got all of it: spark2"},
 		"shown": {flags: []string{"--dry-run"}, said: "a launch fetches what is missing of org/m first, to spark1,spark2"},
@@ -77,7 +79,7 @@ func TestLaunchFetchesFirst(t *testing.T) {
 			runner := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Rejected)),
 				OnExplain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
 					return wire.ExplainResponse{Plan: rendezvous.Plan{World: 2, Head: netip.MustParseAddr("192.168.0.1")},
-						Nodes: []wire.NodePlan{{Host: "spark1", Model: tc.own}, {Host: "spark2", Model: other}}}, nil
+						Nodes: []wire.NodePlan{{Host: "spark1", Model: tc.own}, {Host: "spark2", Model: other, Error: tc.refuses}}}, nil
 				}}
 			b := apptest.Agent(runner, &apptest.FakeCluster{}, &tc.models)
 			args := append([]string{"launch", "vllm", "--runtime", "host", "--backend", "native", "--nodes", "2", "org/m"},

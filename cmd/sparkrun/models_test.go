@@ -132,15 +132,16 @@ func TestModelPullFails(t *testing.T) {
 		want string
 	}{
 		"a disk that is full":   {&fakeModels{tells: []wire.ModelProgress{aPlan, done, failed}}, "org/m --all", 1, "not enough room"},
-		"a machine that is off": {&fakeModels{tells: []wire.ModelProgress{aPlan, done, away}}, "org/m --all", 1, "1 of 2 machines have not got all of it: spark2"},
+		"a machine that is off": {&fakeModels{tells: []wire.ModelProgress{aPlan, done, away}}, "org/m --all", 1, "1 of 2 machines have not got all of it: spark2; what is there is kept: `sparkrun model pull org/m --all`"},
 		"nothing of the kind": {&fakeModels{err: fmt.Errorf("pull org/m: %w: no such repository", wire.ErrNoModel)}, "org/m", 1,
-			"no such model: no such repository"},
+			"no model found: no such repository"},
 		"a gated one": {&fakeModels{err: fmt.Errorf("pull org/m: %w: it is gated: --secret HF_TOKEN", wire.ErrDenied)}, "org/m", 1,
 			"--secret HF_TOKEN"},
-		"no name":         {&fakeModels{}, "../m", 2, "ORG/NAME"},
-		"no revision":     {&fakeModels{}, "org/m@", 2, "behind the @"},
-		"two ways":        {&fakeModels{}, "org/m --all --nodes 2", 2, "one of --on, --nodes and --all"},
-		"a missing token": {&fakeModels{}, "org/m --secret HF_TOKEN", 1, "it is not set here"},
+		"a limit of nothing": {&fakeModels{}, "org/m --limit 0", 2, "want at least 1"},
+		"no name":            {&fakeModels{}, "../m", 2, "ORG/NAME"},
+		"no revision":        {&fakeModels{}, "org/m@", 2, "behind the @"},
+		"two ways":           {&fakeModels{}, "org/m --all --nodes 2", 2, "one of --on, --nodes and --all"},
+		"a missing token":    {&fakeModels{}, "org/m --secret HF_TOKEN", 1, "it is not set here"},
 	} {
 		code, _, errs := cli(t, apptest.Agent(tt.f), append([]string{"model", "pull"}, strings.Fields(tt.args)...)...)
 		if code != tt.code || !strings.Contains(errs, tt.want) {

@@ -37,7 +37,7 @@ var (
 	// ErrOlder: the other side does not know the request.
 	ErrOlder = errors.New("its agent is of an older version, which cannot do this: bring all machines to one version")
 	// ErrNoModel: neither a machine nor the Hub has it.
-	ErrNoModel = errors.New("no such model")
+	ErrNoModel = errors.New("no model found")
 	// ErrNoImage: neither a machine nor the registry has it.
 	ErrNoImage = errors.New("no such image")
 	// ErrNoCall: the JSON face has no such path.

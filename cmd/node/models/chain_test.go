@@ -8,6 +8,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -125,5 +126,29 @@ func TestChoose(t *testing.T) {
 		if d := cmp.Diff([][]string{tt.to, tt.away}, [][]string{hosts(to), hosts(out)}); d != "" || (err != nil) != tt.refused {
 			t.Errorf("%+v: %v %s", tt.r, err, d)
 		}
+	}
+}
+
+// Who has all of it comes first, then who fetches it already, in the chain and where --nodes takes some.
+func TestWhoHasComesFirst(t *testing.T) {
+	const commit = "0123456789012345678901234567890123456789"
+	has := func(host string, have int64, comes string) wire.NodeModels {
+		h := wire.HeldModel{Held: modelcache.Held{Commits: []modelcache.Commit{{Commit: commit, Bytes: 9, Have: have}}}}
+		if h.Commits[0].Files = 1; have < 9 {
+			h.Commits[0].Missing = []string{"x"}
+		}
+		if comes != "" {
+			h.Pulling, h.Comes = "id", comes
+		}
+		return wire.NodeModels{ID: launcher.NodeID(host), Host: host, Held: []wire.HeldModel{h}}
+	}
+	have := []wire.NodeModels{has("a", 1, ""), has("b", 8, ""), has("c", 0, commit), has("d", 9, ""), has("e", 8, "other")}
+	f := finding{manifest: modelcache.Manifest{Commit: commit, Files: []modelcache.File{{Path: "x"}}}}
+	if d := cmp.Diff([]launcher.NodeID{"d", "c", "b", "a"}, f.chain(have, []wire.NodeStatus{node("b"), node("a")})); d != "" {
+		t.Error(d)
+	}
+	all := []wire.NodeStatus{node("a"), node("b"), node("c"), node("d")}
+	if d := cmp.Diff([]string{"d", "c", "b", "a"}, hosts(inOrder(all, "a", f.held(have)))); d != "" {
+		t.Error(d)
 	}
 }

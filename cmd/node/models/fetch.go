@@ -384,7 +384,7 @@ func (m *Models) file(ctx context.Context, p *pull, turn int, f modelcache.File,
 
 // lingers is how long a file that is found wrong can still be read: those behind get the rest of it, and the verdict.
 // Else each would wait for this node, then fetch the rest from outside, to find the same.
-const lingers = 3 * time.Second
+const lingers = 5 * time.Second
 
 // begin waits while another program has the file; nil: it has brought it.
 func (m *Models) begin(ctx context.Context, p *pull, f modelcache.File) (*modelcache.Part, error) {

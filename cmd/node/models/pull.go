@@ -46,7 +46,8 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	if err != nil {
 		return err
 	}
-	have, err := wire.Models.Ask(ctx, m.cfg.Everyone, c, wire.ModelsRequest{ModelRepo: r.ModelRepo, User: who}, m.list)
+	ask := wire.ModelsRequest{ModelRepo: r.ModelRepo, User: who}
+	have, err := wire.Models.Ask(ctx, m.cfg.Everyone, c, ask, m.list)
 	if err != nil {
 		return err
 	}
@@ -56,6 +57,10 @@ func (m *Models) pull(ctx context.Context, c wire.Caller, r wire.ModelPullReques
 	}
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", r.Name, err)
+	}
+	// The Hub may have taken its time: others have begun it meanwhile perhaps.
+	if again, err := wire.Models.Ask(ctx, m.cfg.Everyone, c, ask, m.list); err == nil {
+		have = again
 	}
 	begun = begun || r.Again // by all, and ended, as far as this node sees
 	held := found.held(have)
@@ -142,22 +147,39 @@ func (f finding) plan() *wire.ModelPlan {
 		Bytes: f.manifest.Bytes(), Left: f.why, Offline: f.offline, Restricted: f.restricted}
 }
 
-// held is how much of it each node has.
+// Both are more than any model's bytes: a node that has all of it ranks first, then one that fetches it already.
+const (
+	hasAll  = 1 << 62
+	fetches = 1 << 61
+)
+
+// held is how much of it each node has, or will have.
 func (f finding) held(nodes []wire.NodeModels) map[launcher.NodeID]int64 {
 	out := map[launcher.NodeID]int64{}
 	for _, n := range nodes {
-		if c := commitOf(n, func(c modelcache.Commit) bool { return c.Commit == f.manifest.Commit }); c != nil {
+		c := commitOf(n, func(c modelcache.Commit) bool { return c.Commit == f.manifest.Commit })
+		switch {
+		case f.whole(n):
+			out[n.ID] = hasAll
+		case f.comesTo(n):
+			out[n.ID] = fetches
+		case c != nil:
 			out[n.ID] = c.Have
 		}
 	}
 	return out
 }
 
-// chain is that of these nodes: who has all of it, and needs none, comes first.
+// chain is that of these nodes. Before them come nodes that need none: who has all of it, then who fetches it already.
 func (f finding) chain(have []wire.NodeModels, nodes []wire.NodeStatus) (ids []launcher.NodeID) {
-	for _, n := range have {
-		if f.whole(n) && !has(nodes, n.ID) {
-			ids = append(ids, n.ID)
+	for _, is := range []func(wire.NodeModels) bool{
+		f.whole,
+		func(n wire.NodeModels) bool { return f.comesTo(n) && !f.whole(n) },
+	} {
+		for _, n := range have {
+			if is(n) && !has(nodes, n.ID) {
+				ids = append(ids, n.ID)
+			}
 		}
 	}
 	for _, n := range nodes {
@@ -171,6 +193,16 @@ func (f finding) whole(n wire.NodeModels) bool {
 	c := commitOf(n, func(c modelcache.Commit) bool { return c.Commit == f.manifest.Commit })
 	return c != nil && c.Whole() && c.Files >= len(f.manifest.Files)
 }
+
+// comesTo tells whether a node fetches it at this moment.
+func (f finding) comesTo(n wire.NodeModels) bool {
+	return slices.ContainsFunc(n.Held, func(h wire.HeldModel) bool {
+		return h.Pulling != "" && h.Comes == f.manifest.Commit
+	})
+}
+
+// errAdded is why the Hub is not asked for what it cannot know.
+var errAdded = errors.New("it was added here, by model add")
 
 // wholeAt is the commit that a revision stands for, where a node has it whole.
 func wholeAt(n wire.NodeModels, revision string) *modelcache.Commit {
@@ -190,12 +222,20 @@ func commitOf(n wire.NodeModels, is func(modelcache.Commit) bool) *modelcache.Co
 	return nil
 }
 
-// resolve asks the Hub; where that cannot be reached, or has no such repository, what members have counts.
+// resolve asks the Hub; where that cannot be reached, or has no such repository, what members have counts. What was
+// added here comes before what the Hub has under the same name.
 func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullRequest, repo modelcache.Repo,
 	nodes []wire.NodeStatus, have []wire.NodeModels, send func(wire.ModelProgress) error) (finding, error) {
 	to, _, err := choose(nodes, r, m.cfg.Self, nil)
 	if err != nil && !r.Again { // then they may be away
 		return finding{}, err
+	}
+	added := slices.DeleteFunc(slices.Clone(have), func(n wire.NodeModels) bool {
+		k := wholeAt(n, cmp.Or(r.Revision, "main"))
+		return k == nil || !k.Local
+	})
+	if len(added) > 0 {
+		return m.among(ctx, c, r, repo, added, errAdded)
 	}
 	ask := wire.NodeModelAskRequest{ID: r.ID, User: c.User.Name, Repo: repo, Revision: r.Revision, Token: r.Token,
 		Brief: r.Brief}

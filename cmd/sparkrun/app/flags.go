@@ -319,7 +319,10 @@ func (p Part) Set(text string) error {
 
 // Amount is a flag's size: 512MiB, 2G, or a bare number of bytes. Units are
 // powers of 1024, with or without "iB".
-type Amount struct{ N *int64 }
+type Amount struct {
+	N     *int64
+	Least int64 // less is refused
+}
 
 func (a Amount) Type() string { return "size" }
 
@@ -332,6 +335,9 @@ func (a Amount) String() string {
 
 func (a Amount) Set(text string) error {
 	n, err := parseBytes(text)
+	if err == nil && n < a.Least {
+		err = fmt.Errorf("want at least %d", a.Least)
+	}
 	if err == nil {
 		*a.N = n
 	}

@@ -26,7 +26,7 @@ func newAddCmd(a *app.App) *cobra.Command {
 		Long: `Takes the files of a folder of this machine into its cache, as a model that is
 named by --name: USER/NAME with your own name, or any for root. They share their
 blocks with the folder's where the file system can, else are copied. model pull
-brings it to other machines.`,
+brings it to other machines, and does not ask the Hub for a name that was added here.`,
 		Example: "  sparkrun model add out/merged --name ada/llama-tuned\n  sparkrun model pull ada/llama-tuned --all",
 		Args:    app.Takes(1, "a folder"),
 	}

@@ -11,8 +11,10 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/pull"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -34,6 +36,9 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 		return ctx.Err()
 	}
 	o.Told = told
+	if o.refused(told.ExplainResponse) { // as the launch will say: nothing is fetched for it
+		return nil
+	}
 	if !slices.ContainsFunc(told.Nodes, func(n wire.NodePlan) bool { return !hasAll(n.Model) }) {
 		return nil // in their user's caches
 	}
@@ -67,7 +72,7 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 				return err
 			}
 		}
-		v := newView(a, ask.ModelRepo, ask.Revision, a.ErrTTY && !o.JSON)
+		v := newView(a, ask.ModelRepo, ask.Revision, pull.Targets(hosts, 0, false), a.ErrTTY && !o.JSON)
 		tell := v.Take
 		if o.JSON && !o.Detach { // which prints the job's id alone
 			tell = v.Lines(a.Out)
@@ -97,6 +102,12 @@ func (o *serveOptions) fetchFirst(ctx context.Context, a *app.App) error {
 		job.On = hosts
 	}
 	return nil
+}
+
+// refused tells whether the machines' answer means that the launch will be refused.
+func (o *serveOptions) refused(res wire.ExplainResponse) bool {
+	return slices.ContainsFunc(res.Nodes, func(n wire.NodePlan) bool { return n.Error != "" }) ||
+		!o.Request.Job.Force && rendezvous.Unfit(res.Findings) != nil
 }
 
 // ownCache tells whether the user has chosen where models lie.

@@ -60,7 +60,7 @@ can read it there. As root you decide that every user of these machines can.`,
 	app.CompleteFlag(cmd, "exclude", cobra.NoFileCompletions)
 	fs.StringVar(&opts.secret, "secret", "",
 		"the token for the Hub: `NAME[=FILE]`, this shell's variable or a file, shown to nobody")
-	fs.Var(app.Amount{N: &opts.request.Limit}, "limit", "each machine takes in at most this `SIZE` a second")
+	fs.Var(app.Amount{N: &opts.request.Limit, Least: 1}, "limit", "each machine takes in at most this `SIZE` a second")
 	jsonFlag(fs, &opts.json, "print what is told as JSON, a line each")
 	return cmd
 }
@@ -78,7 +78,8 @@ func pullModel(ctx context.Context, a *app.App, o pullOptions) error {
 			return err
 		}
 	}
-	v := newView(a, o.request.ModelRepo, o.request.Revision, a.ErrTTY && !o.json)
+	r := o.request
+	v := newView(a, r.ModelRepo, r.Revision, pull.Targets(r.On, r.Nodes, r.All), a.ErrTTY && !o.json)
 	tell := v.Take
 	if o.json {
 		tell = v.Lines(a.Out)
@@ -109,9 +110,10 @@ func ownDir(a *app.App) string {
 	return modeldir.Cache(env)
 }
 
-func newView(a *app.App, repo wire.ModelRepo, revision string, live bool) *pull.View {
+// newView shows a pull to the machines that these flags name.
+func newView(a *app.App, repo wire.ModelRepo, revision, targets string, live bool) *pull.View {
 	name := typed(repo, revision)
-	return pull.NewView(a, pull.Kind{Command: "sparkrun model pull", Begin: begins,
+	return pull.NewView(a, pull.Kind{Command: "sparkrun model pull", Targets: targets, Begin: begins,
 		GiveUp: ", `sudo sparkrun model rm " + name + "` gives it up",
 		Whole:  func(p wire.ModelProgress) string { return "whole: " + p.Dir }}, name, live)
 }

@@ -22,8 +22,9 @@ func newVerifyCmd(a *app.App) *cobra.Command {
 		Use:   "verify ORG/NAME[@REVISION]",
 		Short: "Read a model's files, and compare them with their sums",
 		Long: `Has every machine that has the model read all of its files, and compare them with
-the sums that the Hub gave. Nothing is changed. It exits with 1 if a file is not
-what it should be, or a machine is away.`,
+the sums that the Hub gave. A file that is not what it should be counts as missing
+from then on: the next pull brings it anew. It exits with 1 if there is one, or a
+machine is away.`,
 		Example: "  sparkrun model verify Qwen/Qwen3-8B\n  sparkrun model verify org/data@v1.2 --type dataset --on spark1",
 		Args:    app.Takes(1, "a model: ORG/NAME"),
 	}
@@ -96,7 +97,6 @@ func sayVerdict(a *app.App, name string, v wire.ModelVerdict) {
 		a.Say(fmt.Sprintf("%s: %s of %s: %s", v.Host, bad.Path, short(bad.Commit), bad.Why))
 	}
 	if len(v.Bad) > 0 {
-		a.Say(fmt.Sprintf("%s: `sudo sparkrun model rm %[2]s --on %[1]s`, then `sparkrun model pull %[2]s --on %[1]s` "+
-			"brings it anew", v.Host, name))
+		a.Say(fmt.Sprintf("%s: `sparkrun model pull %s --on %[1]s` brings it anew", v.Host, name))
 	}
 }

@@ -35,9 +35,23 @@ func TargetFlags(a *app.App, cmd *cobra.Command, on *[]string, nodes *int, all *
 	}
 }
 
+// Targets are those flags, as they are typed.
+func Targets(on []string, nodes int, all bool) string {
+	switch {
+	case len(on) > 0:
+		return " --on " + strings.Join(on, ",")
+	case nodes > 0:
+		return fmt.Sprintf(" --nodes %d", nodes)
+	case all:
+		return " --all"
+	}
+	return ""
+}
+
 // Kind is what is pulled.
 type Kind struct {
 	Command string // that pulls it
+	Targets string // the flags that name its machines, each after a space; empty: none
 	GiveUp  string // what else may be typed once it is interrupted; empty: nothing
 	// Begin says what is fetched, a line each.
 	Begin func(wire.ModelPlan) []string
@@ -80,7 +94,8 @@ func (v *View) Follow(ctx context.Context, call Call, tell func(wire.ModelProgre
 		v.erase()
 		switch {
 		case ctx.Err() != nil && v.Plan != nil:
-			v.app.Say(fmt.Sprintf("the machines go on: `%s %s` follows them again%s", v.kind.Command, v.name, v.kind.GiveUp))
+			v.app.Say(fmt.Sprintf("the machines go on: `%s %s%s` follows them again%s", v.kind.Command, v.name,
+				v.kind.Targets, v.kind.GiveUp))
 			return app.Exits(app.ExitOf(syscall.SIGINT), nil)
 		case err == nil:
 			return nil
@@ -199,8 +214,8 @@ func (v *View) Missing() error {
 		return nil
 	}
 	slices.Sort(not)
-	return fmt.Errorf("%d of %s have not got all of it: %s; what is there is kept: `%s %s` goes on with it",
-		len(not), app.Count(len(v.told), "machine"), app.Hosts(not), v.kind.Command, v.name)
+	return fmt.Errorf("%d of %s have not got all of it: %s; what is there is kept: `%s %s%s` goes on with it",
+		len(not), app.Count(len(v.told), "machine"), app.Hosts(not), v.kind.Command, v.name, v.kind.Targets)
 }
 
 // Dirs are the folders in which the machines have it.

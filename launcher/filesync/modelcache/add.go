@@ -28,7 +28,7 @@ type AddOptions struct {
 // file system can (reflink), else are copied. Links that lead out of the
 // folder are refused: src is opened with the rights of whose folder it is, and so is each file, by AddOptions.As.
 func (c *Cache) Add(ctx context.Context, src *os.Root, r Repo, o AddOptions) (Manifest, error) {
-	m := Manifest{Repo: r, Ref: o.Ref}
+	m := Manifest{Repo: r, Ref: o.Ref, Local: true}
 	if m.Ref == "" {
 		m.Ref = "main"
 	}
@@ -171,7 +171,7 @@ func (c *Cache) take1(ctx context.Context, src *os.Root, p string, r Repo, as fu
 	if n, ok := c.blob(r, f.SHA256); ok && n == f.Size {
 		return f, nil
 	}
-	return f, c.root.Rename(tmp, path.Join(r.dir(), "blobs", f.SHA256))
+	return f, c.place(tmp, r, f.SHA256)
 }
 
 // addPrefix is that of files that are being added.

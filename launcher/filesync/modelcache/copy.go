@@ -99,7 +99,7 @@ func (c *Cache) copy1(ctx context.Context, dst *Cache, r Repo, f File) error {
 	}
 	dropCache(in, 0, 0)
 	dropCache(out, 0, 0)
-	return dst.root.Rename(tmp, at)
+	return dst.place(tmp, r, f.ETag())
 }
 
 func judgedCopy(ctx context.Context, out io.Writer, in *os.File, f File) error {

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"path"
 )
 
 // Finish makes the blob of a part that is all there: on the disk, its content verified. If another node has
@@ -46,10 +45,7 @@ func (p *Part) Finish(trusted bool) error {
 	if err := p.c.write(p.name(".sums"), sums, true); err != nil && !full(err) {
 		return wrap(err)
 	}
-	if err := p.c.root.Rename(p.name(".part"), path.Join(p.repo.dir(), "blobs", p.file.ETag())); err != nil {
-		return wrap(err)
-	}
-	if err := p.c.syncDir(path.Join(p.repo.dir(), "blobs")); err != nil {
+	if err := p.c.place(p.name(".part"), p.repo, p.file.ETag()); err != nil {
 		return wrap(err)
 	}
 	p.forget()

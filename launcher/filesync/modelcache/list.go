@@ -41,6 +41,7 @@ type Commit struct {
 	Missing []string `json:"missing,omitempty"` // files that are not there whole
 	Left    int      `json:"left,omitempty"`    // files that were left out when it was fetched
 	Partial bool     `json:"partial,omitempty"` // some of them by --include or --exclude
+	Local   bool     `json:"local,omitempty"`   // it was made here from a folder
 	// Unsized: another tool has left files without saying how long they are to be. Bytes is without them.
 	Unsized bool `json:"unsized,omitempty"`
 }
@@ -115,7 +116,7 @@ func (c *Cache) Look(r Repo) (Held, error) {
 				k.Missing = append(k.Missing, f.Path)
 			}
 		}
-		k.Left, k.Partial = len(m.Left), m.Partial
+		k.Left, k.Partial, k.Local = len(m.Left), m.Partial, m.Local
 		h.Commits = append(h.Commits, k)
 	}
 	return h, nil
@@ -124,7 +125,7 @@ func (c *Cache) Look(r Repo) (Held, error) {
 // have is how much there is of a file, and whether its snapshot has it whole.
 func (c *Cache) have(r Repo, commit string, f File) (int64, bool) {
 	st, err := c.root.Stat(path.Join(r.dir(), "snapshots", commit, f.Path))
-	if err == nil && st.Mode().IsRegular() {
+	if err == nil && st.Mode().IsRegular() && !c.isWrong(r, f.ETag()) {
 		return min(st.Size(), f.Size), st.Size() == f.Size
 	}
 	if n, ok := c.blob(r, f.ETag()); ok && f.ETag() != "" { // fetched, and not yet linked
@@ -239,7 +240,7 @@ type Bad struct {
 }
 
 // Verify reads every file of a commit (empty: of all), each content once, and judges it by its sum. It removes
-// nothing. progress, if not nil, gets the bytes read.
+// nothing: what is wrong counts as missing from then on. progress, if not nil, gets the bytes read.
 func (c *Cache) Verify(ctx context.Context, r Repo, commit string, progress func(int64)) ([]Bad, error) {
 	l, err := c.Hold(r)
 	if err != nil {
@@ -266,7 +267,11 @@ func (c *Cache) Verify(ctx context.Context, r Repo, commit string, progress func
 			}
 			why, ok := judged[key]
 			if !ok {
-				if why, err = c.judge(ctx, at, f, progress); err != nil {
+				why, err = c.judge(ctx, at, f, progress)
+				if err == nil && key != at {
+					err = c.mark(r, f, why)
+				}
+				if err != nil {
 					return bad, fmt.Errorf("verify %s: %w", r, err)
 				}
 				judged[key] = why
@@ -373,7 +378,7 @@ func (c *Cache) Remove(r Repo, commit string) error {
 	for _, f := range gone {
 		if etag := f.ETag(); etag != "" && !kept[etag] {
 			for _, p := range []string{"blobs/" + etag, ours + "/" + etag + ".part", ours + "/" + etag + ".json",
-				ours + "/" + etag + ".next", ours + "/" + etag + ".sums"} {
+				ours + "/" + etag + ".next", ours + "/" + etag + ".sums", ours + "/" + etag + ".wrong"} {
 				if err := c.root.Remove(path.Join(r.dir(), p)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					return wrap(err)
 				}

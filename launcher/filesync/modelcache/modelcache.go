@@ -67,6 +67,8 @@ type Manifest struct {
 	Left   []File `json:"left,omitempty"`
 	// Partial: a user has said which files, so that an engine may miss some.
 	Partial bool `json:"partial,omitempty"`
+	// Local: made here from a folder; the Hub does not know it, whatever else it has under that name.
+	Local bool `json:"local,omitempty"`
 }
 
 // Bytes is the size of the chosen files, each content once.
@@ -255,8 +257,11 @@ func (c *Cache) Room(bytes int64) error {
 	return nil
 }
 
-// blob is the size of a whole blob; false: there is none.
+// blob is the size of a whole blob; false: there is none, or it was found to be wrong.
 func (c *Cache) blob(r Repo, etag string) (int64, bool) {
+	if c.isWrong(r, etag) {
+		return 0, false
+	}
 	st, err := c.root.Stat(path.Join(r.dir(), "blobs", etag))
 	if err != nil || !st.Mode().IsRegular() {
 		return 0, false

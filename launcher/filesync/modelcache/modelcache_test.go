@@ -134,7 +134,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Each file that is not what it should be is told, and none is removed.
+// Each file that is not what it should be is told, and none is removed: it counts as missing until it is right again.
 func TestVerify(t *testing.T) {
 	c := open(t, Config{})
 	m := manifest(git("config.json", "config.json"), named("good"), named("flipped"), named("short"), named("gone"),
@@ -159,8 +159,21 @@ func TestVerify(t *testing.T) {
 		t.Errorf("it was removed: %v", err)
 	}
 	missing, err := c.Missing(m)
-	if must(t, err); len(missing) != 3 { // the short, the gone, the one elsewhere: those are fetched again
+	if must(t, err); len(missing) != 4 { // those are fetched again
 		t.Errorf("%+v", missing)
+	}
+	if h, err := c.Look(repo); err != nil || len(h.Commits[0].Missing) != 4 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if _, err := c.OpenBlob(repo, named("flipped")); !errors.Is(err, ErrAbsent) {
+		t.Errorf("it is handed on: %v", err)
+	}
+	must(t, os.WriteFile(c.at("blobs", named("flipped").SHA256), []byte("flipped"), 0o644)) // by hand
+	put(t, c, named("short"), []byte("short"))
+	_, err = c.Verify(t.Context(), repo, "", nil)
+	must(t, err)
+	if missing, err := c.Missing(m); err != nil || len(missing) != 2 {
+		t.Errorf("%+v, %v", missing, err)
 	}
 	if _, err := c.Verify(t.Context(), repo, other, nil); !errors.Is(err, ErrAbsent) {
 		t.Error(err)
