@@ -49,12 +49,13 @@ not reached, comes from a machine that has it.`,
 func pullImage(ctx context.Context, a *app.App, o pullOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	v := newView(a, o.request.Ref, a.ErrTTY && !o.json)
+	r := o.request
+	v := newView(a, r.Ref, pull.Targets(r.On, r.Nodes, r.All), a.ErrTTY && !o.json)
 	tell := v.Take
 	if o.json {
 		tell = v.Lines(a.Out)
 	}
-	if err := follow(ctx, a, b, v, o.request, tell); err != nil {
+	if err := follow(ctx, a, b, v, r, tell); err != nil {
 		return err
 	}
 	if err := v.Missing(); err != nil || o.json {
@@ -64,8 +65,8 @@ func pullImage(ctx context.Context, a *app.App, o pullOptions) error {
 	return err
 }
 
-func newView(a *app.App, ref string, live bool) *pull.View {
-	return pull.NewView(a, pull.Kind{Command: "sparkrun image pull", Begin: begins,
+func newView(a *app.App, ref, targets string, live bool) *pull.View {
+	return pull.NewView(a, pull.Kind{Command: "sparkrun image pull", Targets: targets, Begin: begins,
 		Whole: func(p wire.ModelProgress) string { return "has it: " + short(p.Dir) }}, ref, live)
 }
 
@@ -100,7 +101,7 @@ func follow(ctx context.Context, a *app.App, b *wire.Client, v *pull.View, r wir
 // Bring brings an image to the machines of a launch, which keep one of that name where missing is set. Where that cannot
 // be it says why, and each machine's Docker pulls it by itself.
 func Bring(ctx context.Context, a *app.App, b *wire.Client, ref string, hosts []string, missing, quiet bool) error {
-	v := newView(a, ref, a.ErrTTY && !quiet)
+	v := newView(a, ref, pull.Targets(hosts, 0, false), a.ErrTTY && !quiet)
 	err := follow(ctx, a, b, v, wire.ImagePullRequest{Ref: ref, On: hosts, Missing: missing}, v.Take)
 	if err == nil {
 		err = v.Missing()

@@ -74,3 +74,66 @@ func (b *Blob) Close() error {
 	b.lease.Drop()
 	return b.f.Close()
 }
+
+// blob is the size of a whole blob; false: there is none, or it was found to be wrong.
+func (c *Cache) blob(r Repo, etag string) (int64, bool) {
+	if c.isWrong(r, etag) {
+		return 0, false
+	}
+	st, err := c.root.Stat(path.Join(r.dir(), "blobs", etag))
+	if err != nil || !st.Mode().IsRegular() {
+		return 0, false
+	}
+	return st.Size(), true
+}
+
+// Missing lists the files whose content is not there, each content once.
+func (c *Cache) Missing(m Manifest) ([]File, error) {
+	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	var missing []File
+	seen := map[string]bool{}
+	for _, f := range m.Files {
+		if n, ok := c.blob(m.Repo, f.ETag()); (!ok || n != f.Size) && !seen[f.ETag()] {
+			seen[f.ETag()] = true
+			missing = append(missing, f)
+		}
+	}
+	return missing, nil
+}
+
+// A content that Verify has found wrong has a mark beside it. It stays where it is for whoever reads it, and counts as
+// missing until another takes its place.
+func wrongMark(r Repo, etag string) string { return path.Join(r.dir(), ours, etag+".wrong") }
+
+func (c *Cache) isWrong(r Repo, etag string) bool {
+	_, err := c.root.Lstat(wrongMark(r, etag))
+	return err == nil
+}
+
+func (c *Cache) mark(r Repo, etag string) error {
+	if err := c.mkdirs(path.Join(r.dir(), ours)); err != nil {
+		return err
+	}
+	return c.write(wrongMark(r, etag), nil, true)
+}
+
+func (c *Cache) unmark(r Repo, etag string) error {
+	if err := c.root.Remove(wrongMark(r, etag)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// place makes a file that has been judged the blob of a content.
+func (c *Cache) place(from string, r Repo, etag string) error {
+	blobs := path.Join(r.dir(), "blobs")
+	if err := c.root.Rename(from, path.Join(blobs, etag)); err != nil {
+		return err
+	}
+	if err := c.syncDir(blobs); err != nil {
+		return err
+	}
+	return c.unmark(r, etag)
+}

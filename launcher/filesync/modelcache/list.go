@@ -267,9 +267,14 @@ func (c *Cache) Verify(ctx context.Context, r Repo, commit string, progress func
 			}
 			why, ok := judged[key]
 			if !ok {
-				why, err = c.judge(ctx, at, f, progress)
-				if err == nil && key != at {
-					err = c.mark(r, f, why)
+				var wrong bool
+				why, wrong, err = c.judge(ctx, at, f, progress)
+				switch {
+				case err != nil || key == at:
+				case wrong:
+					err = c.mark(r, f.ETag())
+				case why == "":
+					err = c.unmark(r, f.ETag())
 				}
 				if err != nil {
 					return bad, fmt.Errorf("verify %s: %w", r, err)
@@ -284,29 +289,30 @@ func (c *Cache) Verify(ctx context.Context, r Repo, commit string, progress func
 	return bad, nil
 }
 
-// judge says what is wrong with a file; an error is only the caller's giving up.
-func (c *Cache) judge(ctx context.Context, at string, f File, progress func(int64)) (string, error) {
+// judge says what is wrong with a file: the content, or that it cannot be had. An error is only the caller's giving up.
+func (c *Cache) judge(ctx context.Context, at string, f File, progress func(int64)) (
+	why string, content bool, err error) {
 	in, err := c.root.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "it is not there", nil
+		return "it is not there", false, nil
 	}
 	if err != nil {
-		return err.Error(), nil // a link that leads out of the cache, too
+		return err.Error(), false, nil // a link that leads out of the cache, too
 	}
 	defer in.Close()
 	st, err := in.Stat()
 	switch {
 	case err != nil || !st.Mode().IsRegular():
-		return "it is no file", nil
+		return "it is no file", false, nil
 	case f.ETag() == "":
-		return "", nil // another tool's, without a link: nothing says what it should be
+		return "", false, nil // another tool's, without a link: nothing says what it should be
 	case st.Size() != f.Size:
-		return fmt.Sprintf("it has %d bytes, want %d", st.Size(), f.Size), nil
+		return fmt.Sprintf("it has %d bytes, want %d", st.Size(), f.Size), false, nil // which makes it missing
 	}
 	h, buf, off := newHash(f), make([]byte, 4<<20), int64(0)
 	for {
 		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
+			return "", false, context.Cause(ctx)
 		}
 		n, err := in.Read(buf)
 		h.Write(buf[:n])
@@ -318,13 +324,13 @@ func (c *Cache) judge(ctx context.Context, at string, f File, progress func(int6
 			break
 		}
 		if err != nil {
-			return err.Error(), nil
+			return err.Error(), true, nil // of its disk
 		}
 	}
 	if sum := hex.EncodeToString(h.Sum(nil)); sum != f.ETag() {
-		return fmt.Sprintf("its sum is %s, want %s", sum, f.ETag()), nil
+		return fmt.Sprintf("its sum is %s, want %s", sum, f.ETag()), true, nil
 	}
-	return "", nil
+	return "", false, nil
 }
 
 // Remove takes a commit out (empty: the repository), with the contents that no other commit has. What is in use,

@@ -5,7 +5,7 @@
 //	models--ORG--NAME/snapshots/COMMIT/PATH  a relative link to its blob
 //	models--ORG--NAME/refs/main              the commit
 //	models--ORG--NAME/trees/COMMIT.json      releases from 1.22 on: the files that a snapshot has to have
-//	models--ORG--NAME/sparkrun/              ours: what a commit has, and files under way
+//	models--ORG--NAME/sparkrun/              ours: what a commit has, files under way, marks of wrong contents
 //	.locks/models--ORG--NAME/ETAG.lock       who writes a blob
 //	.locks/models--ORG--NAME/sparkrun.lease  who uses the repository
 //
@@ -255,34 +255,6 @@ func (c *Cache) Room(bytes int64) error {
 			ErrRoom, c.cfg.Dir, mb(free), mb(bytes), mb(keep))
 	}
 	return nil
-}
-
-// blob is the size of a whole blob; false: there is none, or it was found to be wrong.
-func (c *Cache) blob(r Repo, etag string) (int64, bool) {
-	if c.isWrong(r, etag) {
-		return 0, false
-	}
-	st, err := c.root.Stat(path.Join(r.dir(), "blobs", etag))
-	if err != nil || !st.Mode().IsRegular() {
-		return 0, false
-	}
-	return st.Size(), true
-}
-
-// Missing lists the files whose content is not there, each content once.
-func (c *Cache) Missing(m Manifest) ([]File, error) {
-	if err := m.Check(); err != nil {
-		return nil, err
-	}
-	var missing []File
-	seen := map[string]bool{}
-	for _, f := range m.Files {
-		if n, ok := c.blob(m.Repo, f.ETag()); (!ok || n != f.Size) && !seen[f.ETag()] {
-			seen[f.ETag()] = true
-			missing = append(missing, f)
-		}
-	}
-	return missing, nil
 }
 
 // Expect writes down what a commit will have, before it is fetched: then List knows what it lacks.
