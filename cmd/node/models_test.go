@@ -466,4 +466,29 @@ func TestModelAddedComesFirst(t *testing.T) {
 			t.Errorf("%q: %+v, %d bytes from outside", revision, p.plan, s.Sent())
 		}
 	}
+
+	// The one that was added last counts, wherever that was; and where it is lost it is not the Hub's that comes.
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	second, err := wire.ModelAdd.Call(t.Context(), c.hosts[1].now().server.As(asRoot), wire.ModelAddRequest{
+		ModelRepo: wire.ModelRepo{Name: tiny}, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := c.hosts[1].pull(pullOf(tiny))
+	p.whole(t, c.hosts...)
+	if p.plan.Commit != second.Commit {
+		t.Errorf("%s comes, and %s was added after it", p.plan.Commit, second.Commit)
+	}
+	for host := range c.hosts {
+		if err := os.Remove(filepath.Join(p.of(c.hosts[host].cfg.Host).Dir, "config.json")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := c.hosts[0].pull(pullOf(tiny))
+	<-lost.over
+	if !errors.Is(lost.err, wire.ErrNoModel) || !strings.Contains(lost.err.Error(), "sparkrun model rm "+tiny) || s.Sent() != 0 {
+		t.Errorf("%v, %d bytes from outside", lost.err, s.Sent())
+	}
 }

@@ -88,11 +88,25 @@ func (f finding) comesTo(n wire.NodeModels) bool {
 // errAdded is why the Hub is not asked for what it cannot know.
 var errAdded = errors.New("it was added here, by model add")
 
+// addedLast are the nodes that have the commit which was added last under a revision's name, or some of it.
+func addedLast(nodes []wire.NodeModels, revision string) (out []wire.NodeModels) {
+	var last modelcache.Commit
+	for _, n := range nodes {
+		c := commitOf(n, func(c modelcache.Commit) bool { return !c.Added.IsZero() && c.Named(revision) })
+		switch {
+		case c == nil:
+		case c.Commit == last.Commit:
+			out = append(out, n)
+		case c.Added.After(last.Added):
+			last, out = *c, []wire.NodeModels{n}
+		}
+	}
+	return out
+}
+
 // wholeAt is the commit that a revision stands for, where a node has it whole.
 func wholeAt(n wire.NodeModels, revision string) *modelcache.Commit {
-	return commitOf(n, func(c modelcache.Commit) bool {
-		return c.Whole() && (c.Commit == revision || slices.Contains(c.Refs, revision))
-	})
+	return commitOf(n, func(c modelcache.Commit) bool { return c.Whole() && c.Named(revision) })
 }
 
 func commitOf(n wire.NodeModels, is func(modelcache.Commit) bool) *modelcache.Commit {
@@ -114,12 +128,12 @@ func (m *Models) resolve(ctx context.Context, c wire.Caller, r wire.ModelPullReq
 	if err != nil && !r.Again { // then they may be away
 		return finding{}, err
 	}
-	added := slices.DeleteFunc(slices.Clone(have), func(n wire.NodeModels) bool {
-		k := wholeAt(n, cmp.Or(r.Revision, "main"))
-		return k == nil || !k.Local
-	})
-	if len(added) > 0 {
-		return m.among(ctx, c, r, repo, added, errAdded)
+	if added := addedLast(have, cmp.Or(r.Revision, "main")); len(added) > 0 {
+		f, err := m.among(ctx, c, r, repo, added, errAdded)
+		if errors.Is(err, wire.ErrNoModel) {
+			err = fmt.Errorf("%w: add it again, or leave the name to the Hub: `sudo sparkrun model rm %s`", err, r.Name)
+		}
+		return f, err
 	}
 	ask := wire.NodeModelAskRequest{ID: r.ID, User: c.User.Name, Repo: repo, Revision: r.Revision, Token: r.Token,
 		Brief: r.Brief}

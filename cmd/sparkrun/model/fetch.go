@@ -153,7 +153,7 @@ func snapshotOn(nodes []wire.NodeModels, hosts []string, revision string) (dir s
 		}
 		h := nodes[i].Held[0]
 		at := slices.IndexFunc(h.Commits, func(c modelcache.Commit) bool {
-			return c.Whole() && !c.Partial && (c.Commit == revision || slices.Contains(c.Refs, revision))
+			return c.Whole() && !c.Partial && c.Named(revision)
 		})
 		if at < 0 {
 			return ""

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,7 +29,7 @@ type AddOptions struct {
 // file system can (reflink), else are copied. Links that lead out of the
 // folder are refused: src is opened with the rights of whose folder it is, and so is each file, by AddOptions.As.
 func (c *Cache) Add(ctx context.Context, src *os.Root, r Repo, o AddOptions) (Manifest, error) {
-	m := Manifest{Repo: r, Ref: o.Ref, Local: true}
+	m := Manifest{Repo: r, Ref: o.Ref, Added: time.Now().Round(0).UTC()}
 	if m.Ref == "" {
 		m.Ref = "main"
 	}

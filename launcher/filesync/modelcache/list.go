@@ -41,13 +41,19 @@ type Commit struct {
 	Missing []string `json:"missing,omitempty"` // files that are not there whole
 	Left    int      `json:"left,omitempty"`    // files that were left out when it was fetched
 	Partial bool     `json:"partial,omitempty"` // some of them by --include or --exclude
-	Local   bool     `json:"local,omitempty"`   // it was made here from a folder
+	// Added is when it was made from a folder; zero: it is the Hub's.
+	Added time.Time `json:"added,omitzero"`
 	// Unsized: another tool has left files without saying how long they are to be. Bytes is without them.
 	Unsized bool `json:"unsized,omitempty"`
 }
 
 // Whole says that nothing is missing.
 func (c Commit) Whole() bool { return len(c.Missing) == 0 }
+
+// Named tells whether a revision stands for it.
+func (c Commit) Named(revision string) bool {
+	return c.Commit == revision || slices.Contains(c.Refs, revision)
+}
 
 // List tells what there is. What cannot be read is told by the error, beside what can.
 func (c *Cache) List() ([]Held, error) {
@@ -116,7 +122,7 @@ func (c *Cache) Look(r Repo) (Held, error) {
 				k.Missing = append(k.Missing, f.Path)
 			}
 		}
-		k.Left, k.Partial, k.Local = len(m.Left), m.Partial, m.Local
+		k.Left, k.Partial, k.Added = len(m.Left), m.Partial, m.Added
 		h.Commits = append(h.Commits, k)
 	}
 	return h, nil
@@ -272,7 +278,9 @@ func (c *Cache) Verify(ctx context.Context, r Repo, commit string, progress func
 				switch {
 				case err != nil || key == at:
 				case wrong:
-					err = c.mark(r, f.ETag())
+					if merr := c.mark(r, f.ETag()); merr != nil { // a full disk; what was found is told all the same
+						why += fmt.Sprintf("; the next pull will not know that: %v", merr)
+					}
 				case why == "":
 					err = c.unmark(r, f.ETag())
 				}

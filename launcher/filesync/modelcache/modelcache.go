@@ -27,6 +27,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -67,8 +68,9 @@ type Manifest struct {
 	Left   []File `json:"left,omitempty"`
 	// Partial: a user has said which files, so that an engine may miss some.
 	Partial bool `json:"partial,omitempty"`
-	// Local: made here from a folder; the Hub does not know it, whatever else it has under that name.
-	Local bool `json:"local,omitempty"`
+	// Added is when it was made from a folder; zero: it is the Hub's, which does not know the others, whatever it has
+	// under that name.
+	Added time.Time `json:"added,omitzero"`
 }
 
 // Bytes is the size of the chosen files, each content once.
