@@ -36,11 +36,15 @@ func TestLaunchOverAPulledCable(t *testing.T) {
 	}
 
 	l.do("unplug", "spark1", "0") // to port 1 of spark2
-	eventually(t, 30*time.Second, "a launch over the pulled cable is refused", func() bool {
+	// Each end sees its own port lose the link, one a moment before the other.
+	bothEnds := func() bool {
+		return r.code == 125 && strings.Contains(r.err, "spark1 01:00.0 ") && strings.Contains(r.err, "spark2 01:00.1 ")
+	}
+	eventually(t, 30*time.Second, "a launch over the pulled cable is refused, and both its ends are named", func() bool {
 		r = launch("spark3", "--nodes", "3", "--name", "refused", "--", "true")
-		return r.code == 125
+		return bothEnds()
 	})
-	for _, want := range []string{"spark1 01:00.0 ", "spark2 01:00.1 ", "[no-link]", "remedy: ", "--force", "nothing is started"} {
+	for _, want := range []string{"[no-link]", "remedy: ", "--force", "nothing is started"} {
 		if !strings.Contains(r.err, want) {
 			t.Errorf("the refusal lacks %q: %s", want, r)
 		}
@@ -87,13 +91,10 @@ func TestLaunchOverAPulledCable(t *testing.T) {
 		l.on(host, "sh", "-c", "for i in "+nics+"; do ip addr flush dev $i; done").must(t)
 		l.do("sync", host)
 	}
-	eventually(t, 30*time.Second, "it is refused without addresses, too", func() bool {
+	eventually(t, 30*time.Second, "it is refused without addresses, too, and both ends are named", func() bool {
 		r = launch("spark3", "--nodes", "3", "--", "true")
-		return r.code == 125 && strings.Contains(r.err, "though a cable was seen there")
+		return bothEnds() && strings.Contains(r.err, "though a cable was seen there")
 	})
-	if !strings.Contains(r.err, "spark1 01:00.0 ") || !strings.Contains(r.err, "spark2 01:00.1 ") {
-		t.Errorf("the refusal does not name both ends: %s", r)
-	}
 	l.assertNothingLeft("spark1", "spark2", "spark3")
 }
 
