@@ -42,6 +42,10 @@ func NewJobID() JobID {
 	return JobID(b)
 }
 
+// IsName tells whether text may name a job, or anything else that people type: a letter or digit, then those and _.-,
+// 64 at most.
+func IsName(text string) bool { return namePattern().MatchString(text) }
+
 // Validate refuses what cannot be an id, or the name of a folder.
 func (id JobID) Validate() error {
 	if len(id) < 4 || len(id) > 32 || strings.Trim(string(id), jobIDTaken) != "" {

@@ -130,6 +130,7 @@ const (
 	KindLogin   Kind = "client-joined/1"
 	KindLogout  Kind = "client-removed/1"
 	KindService Kind = "job-service/1"
+	KindGateway Kind = "gateway-changed/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -157,6 +158,8 @@ type Entry struct {
 	Logout string `json:"logout,omitempty"` // a client's id
 
 	Service *JobService `json:"service,omitempty"`
+
+	Gateway *GatewayChange `json:"gateway,omitempty"`
 }
 
 // Found is the first entry of a cluster.
@@ -240,6 +243,8 @@ type state struct {
 	// Clients are users' machines that are not members; LoggedOut are the ids of those that were removed.
 	Clients   map[string]Client `json:"clients,omitempty"`
 	LoggedOut map[string]bool   `json:"logged_out,omitempty"`
+
+	Gateway Gateway `json:"gateway,omitzero"`
 }
 
 // Record is the replicated state: the same entries in the same order give the
@@ -333,6 +338,8 @@ func (s *state) apply(index uint64, e Entry) error {
 		return s.verdict(*e.End)
 	case e.Kind == KindService && e.Service != nil:
 		return s.service(*e.Service)
+	case e.Kind == KindGateway && e.Gateway != nil:
+		return s.changeGateway(*e.Gateway)
 	case e.Kind == KindEnd && e.End != nil:
 		return s.end(*e.End)
 	case e.Kind == KindStop && e.Stop != nil:

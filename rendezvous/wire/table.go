@@ -27,6 +27,11 @@ var (
 		Does: "whether a service comes back after all its machines were off"})
 	Restart = unary[JobRequest, ServiceResponse](Row{Name: "restart", Who: users, To: leader, Audit: "restart",
 		Does: "end a service's ranks and start it anew; it counts as one of its --restart"})
+	ShowGateway = unary[Empty, GatewayResponse](Row{Name: "gateway", Who: users, To: leader, Asks: true,
+		Does: "the one address for all models: its settings, and the services behind it"})
+	ChangeGateway = unary[rendezvous.GatewayChange, Acknowledged](Row{Name: "gateway-change", Who: usersHere, To: leader,
+		Own:  true,
+		Does: "change one of its settings: open it, make or revoke a key, set or remove an alias"})
 	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
 		Does: "the output of a job's ranks, from every node that has some"})
 	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,
@@ -92,7 +97,7 @@ var (
 		Does:  "have the node lead a new epoch that begins with the copy that was brought"})
 )
 
-// What members ask of each other: of the node that is called, but for two that only a leader answers.
+// What members ask of each other: of the node that is called, but for three that only a leader answers.
 var (
 	Control = duplex{enter[Down, Up](Row{Name: "control", Who: members, Streams: true,
 		Does: "a leader's control stream"})}
@@ -117,6 +122,9 @@ var (
 	ReadRaft  = unary[Empty, NodeRaft](Row{Name: "raft", Who: members, Does: "the node's part in raft"})
 	BeginAnew = order[Empty](Row{Name: "begin-anew", Who: members,
 		Does: "you are blank, have no part in raft any more, and may get one"})
+
+	FollowGateway = stream[Empty, rendezvous.GatewayMap](Row{Name: "gateway-map", Who: members, To: leader,
+		Does: "where requests for models go, and again after every change"})
 
 	NodeLogs = stream[NodeLogsRequest, LogChunk](Row{Name: "logs", Who: members,
 		Does: "the output of a job's ranks on the node"})

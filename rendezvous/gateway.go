@@ -1,0 +1,236 @@
+package rendezvous
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+)
+
+// Gateway are the settings of the one address for all models. They are in the record, and the same on every member.
+type Gateway struct {
+	// Open: members listen on their management addresses, not on loopback alone.
+	Open bool `json:"open,omitempty"`
+	// Keys by name; none: everybody who reaches it may use it.
+	Keys map[string]GatewayKey `json:"keys,omitempty"`
+	// Aliases are further names of models: alias -> the name that a service gives its model.
+	Aliases map[string]string `json:"aliases,omitempty"`
+}
+
+// GatewayKey lets its holder use the gateway. The key itself is with its holder alone.
+type GatewayKey struct {
+	Hash [sha256.Size]byte `json:"hash"` // SHA-256 of the key
+	// Models are the names that it may ask for, aliases among them; none: all.
+	Models []string `json:"models,omitempty"`
+	// Rate bounds its requests a second at each member, with bursts of one second's; 0: it is not bounded.
+	Rate    float64    `json:"rate,omitempty"`
+	Expires *time.Time `json:"expires,omitempty"`
+	// Wake: its requests may start a service that is on demand, and keep it up.
+	Wake    bool      `json:"wake,omitempty"`
+	Created time.Time `json:"created"` // the leader's clock
+	By      string    `json:"by"`      // the user who made it
+}
+
+// GatewayChange is one change of the settings. Exactly one field is set.
+type GatewayChange struct {
+	Open *bool `json:"open,omitempty"`
+	// Key is a new one; Name is its name.
+	Key *NamedGatewayKey `json:"key,omitempty"`
+	// Revoke is the name of a key.
+	Revoke string `json:"revoke,omitempty"`
+	// Alias is a new one, or replaces that of the same name; without a model it is removed.
+	Alias *GatewayAlias `json:"alias,omitempty"`
+}
+
+// NamedGatewayKey is a key with its name.
+type NamedGatewayKey struct {
+	Name string `json:"name"`
+	GatewayKey
+}
+
+// GatewayAlias is a further name of a model.
+type GatewayAlias struct {
+	Name  string `json:"name"`
+	Model string `json:"model,omitempty"`
+}
+
+// Bounds of the settings: each change rewrites none of them, but a snapshot has them all.
+const (
+	MaxGatewayKeys    = 1000
+	MaxGatewayAliases = 200
+	maxGatewayName    = 128 // bytes, of a model or an alias
+)
+
+// Errors of changes.
+var (
+	ErrKeyExists = errors.New("a key of this name exists")
+	ErrNoKey     = errors.New("no such key")
+	ErrNoAlias   = errors.New("no such alias")
+)
+
+// Entry records it.
+func (c GatewayChange) Entry() Entry { return Entry{Kind: KindGateway, Gateway: &c} }
+
+// Validate refuses what no member could follow.
+func (c GatewayChange) Validate() error {
+	set := 0
+	for _, is := range []bool{c.Open != nil, c.Key != nil, c.Revoke != "", c.Alias != nil} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set != 1:
+		return fmt.Errorf("change of the gateway: %w: want one change, got %d", launcher.ErrInvalid, set)
+	case c.Key != nil:
+		return c.Key.validate()
+	case c.Alias != nil:
+		return c.Alias.validate()
+	}
+	return nil
+}
+
+func (k NamedGatewayKey) validate() error {
+	switch {
+	case !launcher.IsName(k.Name):
+		return fmt.Errorf("key %.64q: %w: want a name of letters, digits and _.-, 64 at most", k.Name, launcher.ErrInvalid)
+	case k.Hash == [sha256.Size]byte{}:
+		return fmt.Errorf("key %s: %w: it has no hash", k.Name, launcher.ErrInvalid)
+	case !(k.Rate >= 0 && k.Rate <= 1e6): // nor NaN
+		return fmt.Errorf("key %s: rate %g: %w: want requests a second, 0 to 1000000", k.Name, k.Rate, launcher.ErrInvalid)
+	case len(k.Models) > 100:
+		return fmt.Errorf("key %s: %w: %d models, 100 at most", k.Name, launcher.ErrInvalid, len(k.Models))
+	}
+	for _, m := range k.Models {
+		if err := validModelName(m); err != nil {
+			return fmt.Errorf("key %s: %w", k.Name, err)
+		}
+	}
+	return nil
+}
+
+func (a GatewayAlias) validate() error {
+	if err := validModelName(a.Name); err != nil {
+		return fmt.Errorf("alias: %w", err)
+	}
+	if a.Model == "" {
+		return nil
+	}
+	if a.Model == a.Name {
+		return fmt.Errorf("alias %s: %w: it stands for itself", a.Name, launcher.ErrInvalid)
+	}
+	if err := validModelName(a.Model); err != nil {
+		return fmt.Errorf("alias %s: %w", a.Name, err)
+	}
+	return nil
+}
+
+func validModelName(name string) error {
+	if name == "" || len(name) > maxGatewayName || !plain.Is(name) {
+		return fmt.Errorf("model %.32q: %w: want text of 1 to %d bytes", name, launcher.ErrInvalid, maxGatewayName)
+	}
+	return nil
+}
+
+// changeGateway makes new maps: those that were handed out are not touched.
+func (s *state) changeGateway(c GatewayChange) error {
+	g := s.Gateway
+	switch {
+	case c.Open != nil:
+		g.Open = *c.Open
+	case c.Key != nil:
+		if _, taken := g.Keys[c.Key.Name]; taken {
+			return ErrKeyExists
+		}
+		if len(g.Keys) >= MaxGatewayKeys {
+			return fmt.Errorf("%w: there are %d keys, at most so many; revoke some", launcher.ErrInvalid, len(g.Keys))
+		}
+		g.Keys = cloned(g.Keys)
+		g.Keys[c.Key.Name] = c.Key.GatewayKey
+	case c.Revoke != "":
+		if _, has := g.Keys[c.Revoke]; !has {
+			return ErrNoKey
+		}
+		g.Keys = cloned(g.Keys)
+		delete(g.Keys, c.Revoke)
+	case c.Alias != nil && c.Alias.Model == "":
+		if _, has := g.Aliases[c.Alias.Name]; !has {
+			return ErrNoAlias
+		}
+		g.Aliases = cloned(g.Aliases)
+		delete(g.Aliases, c.Alias.Name)
+	case c.Alias != nil:
+		if _, has := g.Aliases[c.Alias.Name]; !has && len(g.Aliases) >= MaxGatewayAliases {
+			return fmt.Errorf("%w: there are %d aliases, at most so many", launcher.ErrInvalid, len(g.Aliases))
+		}
+		g.Aliases = cloned(g.Aliases)
+		g.Aliases[c.Alias.Name] = c.Alias.Model
+	}
+	s.Gateway = g
+	return nil
+}
+
+func cloned[V any](m map[string]V) map[string]V {
+	if m == nil {
+		return map[string]V{}
+	}
+	return maps.Clone(m)
+}
+
+// Gateway gives the settings. Its maps are not to be changed.
+func (r *Record) Gateway() Gateway {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Gateway
+}
+
+// Backend is a service as the gateway sees it.
+type Backend struct {
+	Job launcher.JobID `json:"job"`
+	// Name is the job's, or empty.
+	Name string `json:"name,omitempty"`
+	// Workload names the row of its engine; exec and the like have none.
+	Workload string `json:"workload"`
+	// Models are the names that requests give it. Aliases are not among them.
+	Models []string `json:"models"`
+	// State is one word, as `service ls` has it; Text says what is wrong.
+	State string `json:"state"`
+	Text  string `json:"text,omitempty"`
+	// Ready: it answers at Addr.
+	Ready bool `json:"ready,omitempty"`
+	// Comes: it does not answer now, and will without anybody's doing: it starts, or is restarted.
+	Comes bool           `json:"comes,omitempty"`
+	Addr  netip.AddrPort `json:"addr,omitzero"`
+	// Generation changes with every new start.
+	Generation launcher.Generation `json:"generation"`
+	Host       string              `json:"host,omitempty"` // of rank 0
+}
+
+// GatewayMap is all that a member's gateway goes by: the leader's word.
+type GatewayMap struct {
+	Gateway  Gateway   `json:"gateway"`
+	Backends []Backend `json:"backends"` // by job
+}
+
+// Equal tells whether nothing has changed.
+func (m GatewayMap) Equal(other GatewayMap) bool {
+	return m.Gateway.Open == other.Gateway.Open && maps.EqualFunc(m.Gateway.Keys, other.Gateway.Keys, sameKey) &&
+		maps.Equal(m.Gateway.Aliases, other.Gateway.Aliases) && slices.EqualFunc(m.Backends, other.Backends, sameBackend)
+}
+
+// sameKey: a key never changes, but one may be revoked and another made of its name.
+func sameKey(a, b GatewayKey) bool { return a.Hash == b.Hash }
+
+func sameBackend(a, b Backend) bool {
+	same := slices.Equal(a.Models, b.Models)
+	a.Models, b.Models = nil, nil
+	return same && a.Job == b.Job && a.Name == b.Name && a.Workload == b.Workload && a.State == b.State &&
+		a.Text == b.Text && a.Ready == b.Ready && a.Comes == b.Comes && a.Addr == b.Addr &&
+		a.Generation == b.Generation && a.Host == b.Host
+}
