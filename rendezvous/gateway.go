@@ -77,6 +77,41 @@ var (
 // Entry records it.
 func (c GatewayChange) Entry() Entry { return Entry{Kind: KindGateway, Gateway: &c} }
 
+// String is the change as the audit log has it.
+func (c GatewayChange) String() string {
+	switch {
+	case c.Open != nil && *c.Open:
+		return "open"
+	case c.Open != nil:
+		return "close"
+	case c.Key != nil:
+		return "key create " + c.Key.Name
+	case c.Revoke != "":
+		return "key revoke " + c.Revoke
+	case c.Alias != nil && c.Alias.Model == "":
+		return "alias rm " + c.Alias.Name
+	case c.Alias != nil:
+		return "alias set " + c.Alias.Name + " " + c.Alias.Model
+	}
+	return ""
+}
+
+// Done tells whether the settings are as the change has them.
+func (c GatewayChange) Done(g Gateway) bool {
+	switch {
+	case c.Open != nil:
+		return g.Open == *c.Open
+	case c.Key != nil:
+		return g.Keys[c.Key.Name].Hash == c.Key.Hash
+	case c.Revoke != "":
+		_, has := g.Keys[c.Revoke]
+		return !has
+	case c.Alias != nil:
+		return g.Aliases[c.Alias.Name] == c.Alias.Model
+	}
+	return false
+}
+
 // Validate refuses what no member could follow.
 func (c GatewayChange) Validate() error {
 	set := 0
@@ -157,6 +192,7 @@ func (s *state) changeGateway(c GatewayChange) error {
 		if _, has := g.Keys[c.Revoke]; !has {
 			return ErrNoKey
 		}
+		s.revoke(g.Keys[c.Revoke])
 		g.Keys = cloned(g.Keys)
 		delete(g.Keys, c.Revoke)
 	case c.Alias != nil && c.Alias.Model == "":
@@ -183,11 +219,18 @@ func cloned[V any](m map[string]V) map[string]V {
 	return maps.Clone(m)
 }
 
-// Gateway gives the settings. Its maps are not to be changed.
-func (r *Record) Gateway() Gateway {
+// Gateway gives the settings, and a channel that their next change closes; no other entry of the record does. The maps
+// are not to be changed.
+func (r *Record) Gateway() (Gateway, <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.s.Gateway
+	return r.s.Gateway, r.gatewayChanged
+}
+
+// gatewayHasChanged wakes those who wait for a change of the settings. r.mu is held.
+func (r *Record) gatewayHasChanged() {
+	close(r.gatewayChanged)
+	r.gatewayChanged = make(chan struct{})
 }
 
 // Backend is a service as the gateway sees it.
@@ -207,6 +250,8 @@ type Backend struct {
 	// Comes: it does not answer now, and will without anybody's doing: it starts, or is restarted.
 	Comes bool           `json:"comes,omitempty"`
 	Addr  netip.AddrPort `json:"addr,omitzero"`
+	// Local: it listens on loopback, so that only Host reaches it.
+	Local bool `json:"local,omitempty"`
 	// Generation changes with every new start.
 	Generation launcher.Generation `json:"generation"`
 	Host       string              `json:"host,omitempty"` // of rank 0
@@ -227,10 +272,13 @@ func (m GatewayMap) Equal(other GatewayMap) bool {
 // sameKey: a key never changes, but one may be revoked and another made of its name.
 func sameKey(a, b GatewayKey) bool { return a.Hash == b.Hash }
 
+// Equal tells whether nothing of it has changed.
+func (b Backend) Equal(other Backend) bool { return sameBackend(b, other) }
+
 func sameBackend(a, b Backend) bool {
 	same := slices.Equal(a.Models, b.Models)
 	a.Models, b.Models = nil, nil
 	return same && a.Job == b.Job && a.Name == b.Name && a.Workload == b.Workload && a.State == b.State &&
-		a.Text == b.Text && a.Ready == b.Ready && a.Comes == b.Comes && a.Addr == b.Addr &&
+		a.Text == b.Text && a.Ready == b.Ready && a.Comes == b.Comes && a.Addr == b.Addr && a.Local == b.Local &&
 		a.Generation == b.Generation && a.Host == b.Host
 }

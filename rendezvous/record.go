@@ -245,6 +245,8 @@ type state struct {
 	LoggedOut map[string]bool   `json:"logged_out,omitempty"`
 
 	Gateway Gateway `json:"gateway,omitzero"`
+	// Revoked are the hashes of the latest MaxGatewayKeys keys that were revoked, in hex: no reunion brings them back.
+	Revoked []string `json:"gateway_revoked,omitempty"`
 }
 
 // Record is the replicated state: the same entries in the same order give the
@@ -253,6 +255,8 @@ type Record struct {
 	mu      sync.RWMutex
 	s       state
 	changed chan struct{} // closed and replaced by every entry that changes something
+	// closed and replaced by those entries that change the gateway's settings
+	gatewayChanged chan struct{}
 
 	rendered atomic.Int64 // expected size of the next Snapshot in bytes
 }
@@ -261,7 +265,7 @@ type Record struct {
 func NewRecord() *Record {
 	return &Record{
 		s:       state{Nodes: map[launcher.NodeID]Node{}, Tokens: map[string]Token{}, Jobs: map[launcher.JobID]Job{}},
-		changed: make(chan struct{}),
+		changed: make(chan struct{}), gatewayChanged: make(chan struct{}),
 	}
 }
 
@@ -283,6 +287,9 @@ func (r *Record) Apply(index uint64, data []byte) any {
 	}
 	close(r.changed)
 	r.changed = make(chan struct{})
+	if e.Kind == KindGateway || e.Reunited.hasGateway() {
+		r.gatewayHasChanged()
+	}
 	return nil
 }
 

@@ -22,6 +22,10 @@ type Reunited struct {
 	// Clients are users' machines; LoggedOut are the ids of those that this side has removed.
 	Clients   []Client `json:"clients,omitempty"`
 	LoggedOut []string `json:"logged_out,omitempty"`
+	// Keys, Aliases and Revoked are of the gateway's settings.
+	Keys    []NamedGatewayKey `json:"gateway_keys,omitempty"`
+	Aliases map[string]string `json:"gateway_aliases,omitempty"`
+	Revoked []string          `json:"gateway_revoked,omitempty"`
 }
 
 // Parts are the whole record for the side with the later epoch, each small enough for an
@@ -40,6 +44,7 @@ func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
 		func(a, b Client) int { return compareStrings(a.ID, b.ID) }), 100) {
 		parts = append(parts, Reunited{From: from, Node: node, Clients: clients})
 	}
+	parts = append(parts, r.s.gatewayParts(from, node)...)
 	for _, j := range sortedJobs(r.s.Jobs) {
 		parts = append(parts, Reunited{From: from, Node: node, Job: &j})
 	}
@@ -97,6 +102,9 @@ func (s *state) reunite(index uint64, u Reunited) error {
 			}
 			s.Clients[c.ID] = c
 		}
+	}
+	if u.hasGateway() {
+		s.reuniteGateway(u)
 	}
 	if u.Job != nil {
 		s.reuniteJob(*u.Job, u.From)

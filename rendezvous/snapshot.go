@@ -63,5 +63,6 @@ func (r *Record) Restore(data []byte) error {
 	r.s = fresh.s
 	close(r.changed)
 	r.changed = make(chan struct{})
+	r.gatewayHasChanged()
 	return nil
 }

@@ -18,6 +18,7 @@ func (l *Leader) adopt(job rendezvous.Job) {
 	if job.Stop != nil { // first, so that no further generation begins
 		r.post(func() { r.applyStop(*job.Stop) })
 	}
+	r.offer() // at once: a gateway that asks now must not take its model for unknown
 	l.drive(r)
 }
 
@@ -67,6 +68,8 @@ func (l *Leader) replace(r *run) {
 	job, known := l.cfg.Record.Job(r.job.Spec.ID)
 	if known && job.Outcome == nil && !l.over {
 		l.adopt(job)
+	} else {
+		l.backends.remove(r.job.Spec.ID)
 	}
 	if known && job.Outcome != nil {
 		r.forgetAll()

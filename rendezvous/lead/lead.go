@@ -119,6 +119,8 @@ type Leader struct {
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no run may start any more
 	running sync.WaitGroup // counts the loops of runs
+
+	backends backends
 }
 
 // Open begins a leadership and adopts every unfinished job of the record. It ends with
@@ -390,6 +392,7 @@ func (l *Leader) letGo(r *run) {
 func (l *Leader) drop(r *run) {
 	if l.runs[r.job.Spec.ID] == r {
 		delete(l.runs, r.job.Spec.ID)
+		l.backends.remove(r.job.Spec.ID)
 	}
 	l.poke()
 }

@@ -240,6 +240,7 @@ func (r *run) loop(ctx context.Context) {
 				timer.Reset(time.Until(next))
 			}
 		}
+		r.offer()
 		select {
 		case <-ctx.Done():
 			return

@@ -1,0 +1,48 @@
+package rendezvous
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Backend is the service as the gateway sees it. The model is asked for by the name that the service gives it, or where
+// that is not known by the job's.
+func (s JobStatus) Backend(now time.Time) Backend {
+	state, text := s.ServiceState()
+	v := s.Spec.Service
+	b := Backend{
+		Job: s.Spec.ID, Name: s.Spec.Name, Workload: s.Spec.Workload, State: state, Text: text,
+		Models:     []string{cmp.Or(v.Model, s.Spec.Name, string(s.Spec.ID))},
+		Generation: s.Plan.Generation,
+	}
+	if hosts := s.MainHosts(); len(hosts) > 0 {
+		b.Host = hosts[0]
+	}
+	switch launcher.ServiceState(state) {
+	case launcher.ServiceReady, launcher.ServiceWedged: // one that is stuck may answer yet
+		b.answersAt(s)
+	case launcher.ServiceUnhealthy:
+		b.Comes = s.Stop == nil && s.RecentFaults(now) < v.Restarts
+	default:
+		b.Comes = s.Stop == nil && s.State != StateEnds
+	}
+	return b
+}
+
+// answersAt has it ready, if its address is one to connect to.
+func (b *Backend) answersAt(s JobStatus) {
+	addr, err := netip.ParseAddrPort(s.Service.Addr)
+	if err != nil {
+		b.Text = fmt.Sprintf("its address is not known: %q", s.Service.Addr)
+		return
+	}
+	b.Ready, b.Addr = true, addr
+	if addr.Addr().IsLoopback() && (len(s.Plan.Nodes) == 0 || addr.Addr() != s.Plan.Nodes[0].Management()) {
+		b.Local = true
+		b.Text = cmp.Or(b.Text, fmt.Sprintf("it listens on %s: only %s reaches it", addr.Addr(), b.Host))
+	}
+}
