@@ -85,6 +85,8 @@ type Config struct {
 	FabricPorts []string
 	RPCPort     int // 0 means membership.DefaultRPCPort
 	GossipPort  int // 0 means membership.DefaultGossipPort
+	// GatewayPort is where the one address for all models is, on each member; 0: this one has none.
+	GatewayPort int
 	// MemoryFloor in bytes: below it the largest job is ended and none taken. nil means
 	// preflight.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
@@ -142,6 +144,10 @@ func (c Config) withDefaults() (Config, error) {
 		if port < 1 || port > 65535 {
 			return c, fmt.Errorf("%s %d: %w: want 1 to 65535", flag, port, launcher.ErrInvalid)
 		}
+	}
+	if c.GatewayPort < 0 || c.GatewayPort > 65535 || c.GatewayPort != 0 && c.GatewayPort == c.RPCPort {
+		return c, fmt.Errorf("--gateway %d: %w: want a free port up to 65535, or 0 for none", c.GatewayPort,
+			launcher.ErrInvalid)
 	}
 	if c.RPCPort == c.GossipPort {
 		return c, fmt.Errorf("--rpc-port and --gossip-port %d: %w: they must differ", c.RPCPort, launcher.ErrInvalid)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
+	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/cmd/node/status"
@@ -55,12 +56,16 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 			return hosts
 		},
 	})
+	gw := gateway.Lead(ctx, gateway.LeaderConfig{
+		Host: n.self.Host, Port: uint16(n.cfg.GatewayPort), Backends: brain.Backends, Record: n.record,
+		Recorder: n.failover.Recorder(term), OnlyHere: n.failover.OnlyHere, Logger: n.cfg.Logger,
+	})
 	members := n.members.Lead(brain)
 	defer members.Close()
 	roles := n.failover.Lead(failover.LeaderConfig{Brain: brain, Members: members, Reopen: streams.Reopen})
 	defer roles.Close()
 	defer n.toLeader.Lead(slices.Concat(
-		st.Calls(), members.Calls(), roles.Calls(), addresses.Calls(), ranks.Calls())...)()
+		st.Calls(), members.Calls(), roles.Calls(), addresses.Calls(), ranks.Calls(), gw.Calls())...)()
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return streams.Run(ctx, brain) })

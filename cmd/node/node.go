@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
+	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/cmd/node/models"
 	"github.com/sparkrun/sparkrun/cmd/node/network"
@@ -60,6 +62,8 @@ type node struct {
 	rollout  *rollout.Node // this node's part in changes of addresses
 	ranks    *jobs.Ranks
 	models   *models.Models
+	gateway  *gateway.Gateway
+	follower *gateway.Follower // keeps what the gateway goes by
 	server   *server.Server
 
 	leads rendezvous.Latest[launcher.NodeID] // the node whose control stream this node has; empty for none
@@ -281,12 +285,31 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	view := new(rendezvous.Latest[gateway.View])
+	n.follower = gateway.NewFollower(gateway.FollowerConfig{
+		Self: m.Node, Host: m.Host, Here: n.toLeader, Leader: n.members.Leader, Leads: &n.leads,
+		Elected: n.failover.Raft().LeaderChanged, Map: view, Logger: cfg.Logger,
+	})
+	n.gateway, err = gateway.Open(gateway.Config{
+		Host: m.Host, Port: uint16(cfg.GatewayPort), Map: view, Logger: cfg.Logger,
+		Management: func() (netip.Addr, <-chan struct{}) {
+			now, changed := inventory.Watch()
+			choice, err := envgen.Management(now, cfg.Management)
+			if err != nil {
+				return netip.Addr{}, changed // it has none yet
+			}
+			return choice.Addr, changed
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
 	n.server = server.New(server.Config{
 		Socket: cfg.Paths.Socket, List: list, Members: n.members, Failover: n.failover, Leader: n.toLeader,
 		Everyone: everyone,
 		Clients:  cfg.clients, Bulk: n.models.Handler(), Audit: n.audit, Logger: cfg.Logger,
 	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
-		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls())...)
+		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.gateway.Calls())...)
 	n.agent.Sweep(n.ranks.Over)
 	return n, nil
 }
@@ -297,6 +320,7 @@ func (n *node) close() {
 	n.agent.Close()
 	n.ranks.Close()
 	n.models.Close()
+	n.gateway.Close()
 	n.dial.Close()
 	n.audit.Close()
 	select {
@@ -335,6 +359,8 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.ranks.Run(ctx) })
 	g.Go(func() error { return n.models.Run(ctx) })
+	g.Go(func() error { return n.follower.Run(ctx) })
+	g.Go(func() error { return n.gateway.Run(ctx) })
 	g.Go(func() error { return n.failover.Run(ctx, n.lead) })
 	g.Go(func() error { return n.members.Run(ctx) })
 	err := g.Wait()

@@ -62,6 +62,14 @@ func (r Recorder) Service(ctx context.Context, s rendezvous.JobService) error {
 	})
 }
 
+// Gateway records a change of the gateway's settings.
+func (r Recorder) Gateway(ctx context.Context, c rendezvous.GatewayChange) error {
+	return r.Apply(ctx, c.Entry(), func() bool {
+		settings, _ := r.f.cfg.Record.Gateway()
+		return c.Done(settings)
+	})
+}
+
 // commit binds what a leader decides to its leadership: a node that notices the loss of
 // its leadership late, and leads again by now, does not know what happened between the
 // two.

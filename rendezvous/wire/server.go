@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // ServerConfig of what answers calls.
@@ -177,8 +179,11 @@ func (s *Server) audited(row *Row, c Caller, req any, send sender) (sends sender
 		}
 		written = true
 		on, does := "", true
-		if about, ok := req.(aboutIt); ok {
-			on, does = about.about()
+		switch r := req.(type) {
+		case aboutIt:
+			on, does = r.about()
+		case *rendezvous.GatewayChange:
+			on = r.String()
 		}
 		if does || err != nil {
 			s.cfg.Audit(row.Audit, c, on, err)

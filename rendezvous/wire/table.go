@@ -30,8 +30,8 @@ var (
 	ShowGateway = unary[Empty, GatewayResponse](Row{Name: "gateway", Who: users, To: leader, Asks: true,
 		Does: "the one address for all models: its settings, and the services behind it"})
 	ChangeGateway = unary[rendezvous.GatewayChange, Acknowledged](Row{Name: "gateway-change", Who: usersHere, To: leader,
-		Own:  true,
-		Does: "change one of its settings: open it, make or revoke a key, set or remove an alias"})
+		Audit: "gateway",
+		Does:  "change one of its settings: open it, make or revoke a key, set or remove an alias"})
 	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
 		Does: "the output of a job's ranks, from every node that has some"})
 	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,

@@ -24,6 +24,7 @@ type agentOptions struct {
 	keep        logs.Keep
 	unfiltered  bool
 	silent      bool
+	gateway     int
 }
 
 // NewAgentCmd makes `sparkrun agent`.
@@ -79,6 +80,8 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	cmd.Flags().BoolVar(&opts.unfiltered, "no-packet-filter", false,
 		"let every host connect to the ranks of jobs here; launches say so")
 	cmd.Flags().BoolVar(&opts.silent, "no-mdns", false, "do not announce this machine on the management network")
+	cmd.Flags().IntVar(&opts.gateway, "gateway", defaultGateway,
+		"port of the one address for all models (sparkrun gateway); 0: none here")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	app.ManagementFlag(cmd.Flags(), &opts.management)
 	app.FabricPortFlag(cmd.Flags(), &opts.fabricPorts)
@@ -98,6 +101,9 @@ const (
 	memberMemory = 512 << 10
 	agentCores   = 2
 )
+
+// defaultGateway follows the agent's other ports, 7940 and 7941.
+const defaultGateway = 7942
 
 var errUnfiltered = errors.New("its agent runs with --no-packet-filter")
 
@@ -136,7 +142,8 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 	c := nodeConfig(a, node.Config{
 		PacketFilter: guard, Announce: !o.silent, Members: members,
 		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
-		Supervise: supervise(a, log), Shim: a.Shim, Logger: log,
+		GatewayPort: o.gateway,
+		Supervise:   supervise(a, log), Shim: a.Shim, Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err

@@ -1,0 +1,151 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// LeaderConfig of the leader's part. All of it is needed, but for Port.
+type LeaderConfig struct {
+	// Host is this member's name, Port where its own gateway listens; 0: nowhere.
+	Host string
+	Port uint16
+	// Backends are the services, and what is closed when one has changed.
+	Backends func() ([]rendezvous.Backend, <-chan struct{})
+	Record   *rendezvous.Record
+	Recorder Recorder
+	// OnlyHere names this host if no other has what was just recorded.
+	OnlyHere func(context.Context) string
+	Logger   *slog.Logger
+}
+
+// Recorder writes a change into the record.
+type Recorder interface {
+	Gateway(context.Context, rendezvous.GatewayChange) error
+}
+
+// Leader tells members what to go by, and takes changes of it, for as long as this node leads.
+type Leader struct {
+	LeaderConfig
+	over  <-chan struct{}
+	began time.Time
+}
+
+// Lead makes the leader's part for the leadership that ends with ctx.
+func Lead(ctx context.Context, cfg LeaderConfig) *Leader {
+	return &Leader{LeaderConfig: cfg, over: ctx.Done(), began: time.Now()}
+}
+
+// Calls are what it answers.
+func (l *Leader) Calls() []wire.Call {
+	return []wire.Call{wire.ShowGateway.Serve(l.show), wire.ChangeGateway.Serve(l.change),
+		wire.FollowGateway.Serve(l.follow)}
+}
+
+func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.GatewayResponse, error) {
+	settings, _ := l.Record.Gateway()
+	res := wire.GatewayResponse{Open: settings.Open, Port: l.Port, Aliases: settings.Aliases}
+	res.Backends, _ = l.Backends()
+	for name, k := range settings.Keys {
+		res.Keys = append(res.Keys, wire.GatewayKey{Name: name, Models: k.Models, Rate: k.Rate, Expires: k.Expires,
+			Wake: k.Wake, Created: k.Created, By: k.By})
+	}
+	slices.SortFunc(res.Keys, func(a, b wire.GatewayKey) int { return cmp.Compare(a.Name, b.Name) })
+	return res, nil
+}
+
+// change records a change of root's.
+func (l *Leader) change(ctx context.Context, c wire.Caller, r rendezvous.GatewayChange) (wire.Acknowledged, error) {
+	err := c.MustBeRoot("change the gateway")
+	if err == nil {
+		err = r.Validate()
+	}
+	if err == nil {
+		r, err = l.complete(r, c.User.Name)
+	}
+	if err == nil {
+		err = l.Recorder.Gateway(ctx, r)
+	}
+	if err != nil {
+		return wire.Acknowledged{}, err
+	}
+	l.Logger.Info("gateway", "change", r.String(), "user", c.User.Name, "from", c.Host)
+	return wire.Acknowledged{OnlyOn: l.OnlyHere(ctx)}, nil
+}
+
+// complete adds what the leader knows, and refuses what would change nothing.
+func (l *Leader) complete(r rendezvous.GatewayChange, user string) (rendezvous.GatewayChange, error) {
+	settings, _ := l.Record.Gateway()
+	_, hasKey := settings.Keys[r.Revoke]
+	switch {
+	case r.Key != nil:
+		key := *r.Key
+		key.Created, key.By = time.Now().UTC().Truncate(time.Second), user
+		if key.Expires != nil && !key.Expires.After(key.Created) {
+			return r, fmt.Errorf("key %s: %w: it would have expired already", key.Name, launcher.ErrInvalid)
+		}
+		if _, taken := settings.Keys[key.Name]; taken && !r.Done(settings) {
+			return r, fmt.Errorf("key %s: %w: revoke it first, or give another name", key.Name, rendezvous.ErrKeyExists)
+		}
+		r.Key = &key
+	case r.Revoke != "" && !hasKey:
+		return r, fmt.Errorf("key %.64q: %w: `sparkrun gateway key ls` lists them", r.Revoke, rendezvous.ErrNoKey)
+	case r.Alias != nil && r.Alias.Model == "" && settings.Aliases[r.Alias.Name] == "":
+		return r, fmt.Errorf("alias %.128q: %w: `sparkrun gateway ls` has them", r.Alias.Name, rendezvous.ErrNoAlias)
+	}
+	return r, nil
+}
+
+const (
+	// coalesce is the least time between two maps for one member: changes meanwhile are sent together.
+	coalesce = 50 * time.Millisecond
+	// settle is how long a new leader waits for the machines of services that an earlier one started: meanwhile
+	// members go by the map that they have.
+	settle = 3 * time.Second
+)
+
+// follow sends the map and then each change of it, never the same twice.
+func (l *Leader) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, send func(rendezvous.GatewayMap) error) error {
+	var told *rendezvous.GatewayMap
+	for {
+		var now rendezvous.GatewayMap
+		var settingsChanged, backendsChanged <-chan struct{}
+		now.Gateway, settingsChanged = l.Record.Gateway()
+		now.Backends, backendsChanged = l.Backends()
+		var settled <-chan time.Time
+		if left := settle - time.Since(l.began); told == nil && left > 0 && slices.ContainsFunc(now.Backends, unknown) {
+			settled = time.After(left)
+		} else if told == nil || !told.Equal(now) {
+			if err := send(now); err != nil {
+				return err
+			}
+			told = &now
+		}
+		pause := time.NewTimer(coalesce)
+		select {
+		case <-l.over:
+			return fmt.Errorf("%s no longer leads: %w", l.Host, wire.ErrRetry)
+		case <-settled:
+		case <-settingsChanged:
+		case <-backendsChanged:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// unknown tells whether it is not known yet how far a service got under an earlier leader.
+func unknown(b rendezvous.Backend) bool { return b.State == string(rendezvous.StatePlanned) }
