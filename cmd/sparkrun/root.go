@@ -10,6 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/cluster"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/gateway"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/image"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
@@ -77,8 +78,8 @@ func nouns(a *app.App) help.Nouns {
 	return help.Nouns{
 		{Title: "Jobs", Commands: []*cobra.Command{
 			newLaunchCommands(a, launch.Run), model.NewRunCmd(a, launch.Run), job.NewPsCmd(a), job.NewLogsCmd(a),
-			job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), model.NewRecipeCmd(a),
-			model.NewModelCmd(a), image.NewImageCmd(a),
+			job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), gateway.NewCmd(a),
+			model.NewRecipeCmd(a), model.NewModelCmd(a), image.NewImageCmd(a),
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
 			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), cluster.NewStatusCmd(a),

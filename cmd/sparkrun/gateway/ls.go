@@ -1,0 +1,149 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type lsOptions struct{ json bool }
+
+func newLsCmd(a *app.App) *cobra.Command {
+	opts := &lsOptions{}
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "Show the addresses, and the models behind them",
+		Long: `Shows where the one address for all models is, and who may use it; then the models, one
+line a service:
+
+  MODEL    the name that requests give; of a service whose model is not known, its own
+  STATE    of the service, as service ls has it; -: none serves it, but it has an alias
+  ALIASES  further names of the model
+
+--json prints an object: port, open, keys (how many), addresses (of each machine, where
+it listens there), aliases, and backends: job, name, models, state, text, ready, comes
+(it will be ready without anybody's doing), addr and host.`,
+		Example: `  sparkrun gateway ls
+  sparkrun gateway ls --json | jq -r '.backends[] | select(.ready).models[]'`,
+		Args: app.Takes(0, ""),
+		RunE: app.Running(a, opts, list),
+	}
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	return cmd
+}
+
+// listed is what gateway ls --json prints.
+type listed struct {
+	Port      uint16               `json:"port"`
+	Open      bool                 `json:"open"`
+	Keys      int                  `json:"keys"`
+	Addresses []address            `json:"addresses"`
+	Aliases   map[string]string    `json:"aliases"`
+	Backends  []rendezvous.Backend `json:"backends"`
+}
+
+type address struct {
+	Host string `json:"host"`
+	URL  string `json:"url"`
+}
+
+func list(ctx context.Context, a *app.App, o lsOptions) error {
+	b := a.Dial()
+	defer b.Close()
+	g, err := show(ctx, b)
+	if err != nil {
+		return err
+	}
+	out := listed{Port: g.Port, Open: g.Open, Keys: len(g.Keys), Addresses: []address{}, Aliases: g.Aliases,
+		Backends: append([]rendezvous.Backend{}, g.Backends...)}
+	if out.Aliases == nil {
+		out.Aliases = map[string]string{}
+	}
+	if g.Port != 0 && (g.Open || len(g.Keys) > 0) {
+		st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
+		if err != nil {
+			return err
+		}
+		for _, n := range st.Nodes {
+			out.Addresses = append(out.Addresses, address{n.Host, urlOf(n.Addr.String(), g.Port)})
+		}
+	}
+	if o.json {
+		return a.Object(out)
+	}
+	if err := a.Table(reach(out)); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.Out)
+	if err := a.Table(modelRows(out)); err != nil {
+		return err
+	}
+	for _, s := range g.Backends {
+		if s.Text != "" {
+			a.Say(plain.Text(serviceOf(s) + ": " + s.Text))
+		}
+	}
+	return nil
+}
+
+func urlOf(host string, port uint16) string {
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(int(port))) + "/v1"
+}
+
+// reach says where it is, and who may use it.
+func reach(l listed) [][]string {
+	if l.Port == 0 {
+		return [][]string{{"Address", "none: the leader's agent has --gateway 0"}}
+	}
+	rows := [][]string{{"Address", urlOf("127.0.0.1", l.Port) + " on each machine"}}
+	for _, at := range l.Addresses {
+		rows = append(rows, []string{"", at.URL + " (" + at.Host + ")"})
+	}
+	switch {
+	case l.Keys > 0:
+		return append(rows, []string{"Keys", fmt.Sprintf("%d: a request needs one", l.Keys)})
+	case l.Open:
+		return append(rows, []string{"Keys", "none, and it is open: everybody who reaches it may use it"})
+	}
+	return append(rows, []string{"Keys",
+		"none, so it is on loopback alone: `sudo sparkrun gateway key create NAME` lets others in"})
+}
+
+func modelRows(l listed) [][]string {
+	rows := [][]string{{"MODEL", "STATE", "SERVICE", "HOST", "ALIASES"}}
+	aliases, served := map[string][]string{}, map[string]bool{}
+	for name, model := range l.Aliases {
+		aliases[model] = append(aliases[model], name)
+	}
+	of := func(model string) string {
+		slices.Sort(aliases[model])
+		return cmp.Or(plain.Text(strings.Join(aliases[model], ",")), "-")
+	}
+	for _, b := range l.Backends {
+		for _, m := range b.Models {
+			served[m] = true
+			rows = append(rows, []string{plain.Text(m), b.State, serviceOf(b), cmp.Or(b.Host, "-"), of(m)})
+		}
+	}
+	for model := range aliases {
+		if !served[model] {
+			rows = append(rows, []string{plain.Text(model), "-", "-", "-", of(model)})
+		}
+	}
+	slices.SortStableFunc(rows[1:], func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+	return rows
+}
+
+func serviceOf(b rendezvous.Backend) string { return cmp.Or(b.Name, string(b.Job)) }
