@@ -1,0 +1,240 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// world is a cluster whose leaders come and go: what they have recorded, and the services.
+type world struct {
+	t        *testing.T
+	record   *rendezvous.Record
+	index    uint64
+	backends rendezvous.Latest[[]rendezvous.Backend]
+	here     *wire.ToLeader
+	leads    rendezvous.Latest[launcher.NodeID]
+	view     rendezvous.Latest[View]
+	views    []string // that came, in words
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, record: rendezvous.NewRecord()}
+	w.here = wire.NewToLeader(wire.ToLeaderConfig{Host: "spark1", Leader: w.leader})
+	w.apply(rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "c", Epoch: 1}})
+	return w
+}
+
+func (w *world) apply(e rendezvous.Entry) error {
+	data, err := e.Encode()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.index++
+	err, _ = w.record.Apply(w.index, data).(error)
+	return err
+}
+
+// Gateway is the Recorder.
+func (w *world) Gateway(_ context.Context, c rendezvous.GatewayChange) error { return w.apply(c.Entry()) }
+
+func (w *world) leader() (wire.Leader, error) { return wire.Leader{}, wire.ErrNoLeader }
+
+// lead has this node lead until end.
+func (w *world) lead() (end func()) {
+	ctx, stop := context.WithCancel(w.t.Context())
+	l := Lead(ctx, LeaderConfig{Host: "spark1", Port: 7942, Backends: w.backends.Watch, Record: w.record, Recorder: w,
+		OnlyHere: func(context.Context) string { return "" }, Logger: slog.New(slog.DiscardHandler)})
+	over := w.here.Lead(l.Calls()...)
+	return func() {
+		over()
+		stop()
+	}
+}
+
+// follow runs a follower, and notes what it writes.
+func (w *world) follow(host string) (end func()) {
+	ctx, stop := context.WithCancel(w.t.Context())
+	f := NewFollower(FollowerConfig{Self: "id", Host: host, Here: w.here, Leader: w.leader, Leads: &w.leads,
+		Elected: func() <-chan struct{} { return nil }, Map: &w.view, Logger: slog.New(slog.DiscardHandler)})
+	done := make(chan error, 2)
+	go func() { done <- f.Run(ctx) }()
+	go func() {
+		for {
+			v, changed := w.view.Watch()
+			if text := viewText(v); len(w.views) == 0 || w.views[len(w.views)-1] != text {
+				w.views = append(w.views, text)
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				done <- nil
+				return
+			}
+		}
+	}()
+	return func() {
+		stop()
+		for range 2 {
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				w.t.Error(err)
+			}
+		}
+	}
+}
+
+func viewText(v View) string {
+	if v.Since.IsZero() {
+		return "none"
+	}
+	text := fmt.Sprintf("%d keys", len(v.Gateway.Keys))
+	for _, b := range v.Backends {
+		text += fmt.Sprintf(" %s=%s", b.Job, b.State)
+		if !b.Ready {
+			text += "-"
+		}
+	}
+	if v.Cut {
+		text += " cut"
+	}
+	return text
+}
+
+// came checks what has come since it was asked last.
+func (w *world) came(want ...string) {
+	w.t.Helper()
+	synctest.Wait()
+	if got := strings.Join(w.views, "; "); got != strings.Join(want, "; ") {
+		w.t.Errorf("came %q, want %q", got, strings.Join(want, "; "))
+	}
+	w.views = nil
+}
+
+func backend(job launcher.JobID, state string) rendezvous.Backend {
+	return rendezvous.Backend{Job: job, State: state, Ready: state == "ready", Host: "spark1",
+		Addr: netip.MustParseAddrPort("10.0.0.1:8000")}
+}
+
+func keyOf(name string) rendezvous.GatewayChange {
+	return rendezvous.GatewayChange{Key: &rendezvous.NamedGatewayKey{Name: name,
+		GatewayKey: rendezvous.GatewayKey{Hash: sha256.Sum256([]byte(name))}}}
+}
+
+// A member has every change at once, and nothing twice; without a leader it keeps the last map and says so, and the
+// next leader's follows when that knows how the services are.
+func TestFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		end := w.follow("spark1")
+		defer func() { end() }()
+		time.Sleep(time.Minute)
+		w.came("none")
+		down := w.lead()
+		time.Sleep(time.Second)
+		w.came("0 keys")
+		w.backends.Store([]rendezvous.Backend{backend("aaaa", "starting")})
+		w.came("0 keys aaaa=starting-")
+		if err := w.apply(keyOf("ada").Entry()); err != nil {
+			t.Fatal(err)
+		}
+		w.backends.Store([]rendezvous.Backend{backend("aaaa", "ready")})
+		time.Sleep(100 * time.Millisecond)
+		w.came("1 keys aaaa=ready")
+		w.backends.Store([]rendezvous.Backend{backend("aaaa", "ready")})
+		time.Sleep(time.Minute)
+		w.came()
+
+		down()
+		time.Sleep(2 * time.Second)
+		w.came()
+		time.Sleep(2 * time.Second)
+		w.came("1 keys aaaa=ready cut")
+		time.Sleep(time.Hour)
+		w.came()
+
+		w.backends.Store([]rendezvous.Backend{backend("aaaa", "planned"), backend("bbbb", "planned")})
+		down = w.lead()
+		time.Sleep(time.Second)
+		w.came()
+		w.backends.Store([]rendezvous.Backend{backend("aaaa", "ready"), backend("bbbb", "planned")})
+		time.Sleep(time.Second)
+		w.came()
+		time.Sleep(1100 * time.Millisecond)
+		w.came("1 keys aaaa=ready bbbb=planned-")
+		if v := w.view.Load(); time.Since(v.Since) > time.Second {
+			t.Errorf("not cut since %s", v.Since)
+		}
+		down()
+	})
+}
+
+// A service that listens on loopback is one for its own machine's gateway.
+func TestFollowKnowsLoopback(t *testing.T) {
+	for host, want := range map[string]string{"spark1": "0 keys aaaa=ready", "spark2": "0 keys aaaa=ready-"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			b := backend("aaaa", "ready")
+			b.Local = true
+			w.backends.Store([]rendezvous.Backend{b})
+			defer w.lead()()
+			defer w.follow(host)()
+			synctest.Wait()
+			if got := viewText(w.view.Load()); got != want {
+				t.Errorf("%s has %q, want %q", host, got, want)
+			}
+			if !w.backends.Load()[0].Ready {
+				t.Error("what the leader has is changed")
+			}
+		})
+	}
+}
+
+// Changes are root's, on a machine of the cluster, and what would change nothing is refused.
+func TestChange(t *testing.T) {
+	root, ada := &wire.User{Name: "root"}, &wire.User{Name: "ada", UID: 1000}
+	past := time.Now().Add(-time.Minute)
+	expired := keyOf("bob")
+	expired.Key.Expires = &past
+	w := newWorld(t)
+	defer w.lead()()
+	for _, step := range []struct {
+		user   *wire.User
+		change rendezvous.GatewayChange
+		err    error
+	}{
+		{ada, keyOf("webui"), wire.ErrDenied},
+		{root, rendezvous.GatewayChange{}, launcher.ErrInvalid},
+		{root, keyOf("webui"), nil},
+		{root, keyOf("webui"), nil}, // asked twice
+		{root, rendezvous.GatewayChange{Key: &rendezvous.NamedGatewayKey{Name: "webui",
+			GatewayKey: rendezvous.GatewayKey{Hash: [32]byte{1}}}}, rendezvous.ErrKeyExists},
+		{root, expired, launcher.ErrInvalid},
+		{root, rendezvous.GatewayChange{Revoke: "nobody"}, rendezvous.ErrNoKey},
+		{root, rendezvous.GatewayChange{Alias: &rendezvous.GatewayAlias{Name: "x"}}, rendezvous.ErrNoAlias},
+		{root, rendezvous.GatewayChange{Alias: &rendezvous.GatewayAlias{Name: "x", Model: "m"}}, nil},
+	} {
+		_, err := wire.ChangeGateway.Call(t.Context(), w.here.As(wire.Caller{User: step.user}), step.change)
+		if errors.Is(err, rendezvous.ErrKeyExists) && step.err == nil {
+			err = nil // the recorder of a leader knows that it is done
+		}
+		if !errors.Is(err, step.err) || (err == nil) != (step.err == nil) {
+			t.Errorf("%s by %s: %v, want %v", step.change, step.user.Name, err, step.err)
+		}
+	}
+	g, err := wire.ShowGateway.Call(t.Context(), w.here.As(wire.Caller{User: ada}), wire.Empty{})
+	if err != nil || len(g.Keys) != 1 || g.Keys[0].By != "root" || time.Since(g.Keys[0].Created) > time.Minute ||
+		g.Aliases["x"] != "m" || g.Port != 7942 {
+		t.Errorf("%+v, %v", g, err)
+	}
+}
