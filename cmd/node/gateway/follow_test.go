@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,7 @@ type world struct {
 	here     *wire.ToLeader
 	leads    rendezvous.Latest[launcher.NodeID]
 	view     rendezvous.Latest[View]
+	mu       sync.Mutex
 	views    []string // that came, in words
 }
 
@@ -73,9 +75,11 @@ func (w *world) follow(host string) (end func()) {
 	go func() {
 		for {
 			v, changed := w.view.Watch()
+			w.mu.Lock()
 			if text := viewText(v); len(w.views) == 0 || w.views[len(w.views)-1] != text {
 				w.views = append(w.views, text)
 			}
+			w.mu.Unlock()
 			select {
 			case <-changed:
 			case <-ctx.Done():
@@ -115,6 +119,8 @@ func viewText(v View) string {
 func (w *world) came(want ...string) {
 	w.t.Helper()
 	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if got := strings.Join(w.views, "; "); got != strings.Join(want, "; ") {
 		w.t.Errorf("came %q, want %q", got, strings.Join(want, "; "))
 	}
