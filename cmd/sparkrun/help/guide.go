@@ -61,6 +61,7 @@ var chapters = map[string][]string{
 	"sparkrun ps":               {"jobs"},
 	"sparkrun stop":             {"jobs"},
 	"sparkrun service":          {"serving"},
+	"sparkrun gateway":          {"serving"},
 	"sparkrun env":              {"fabric", "nccl"},
 	"sparkrun fabric":           {"fabric"},
 	"sparkrun netplan":          {"netplan"},
