@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -232,5 +233,22 @@ func TestGatewayCompletion(t *testing.T) {
 		if got := offered(t, b, line); !cmp.Equal(want, got) {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
+	}
+}
+
+// A launch that has come to serve says under which name the one address has it.
+func TestLaunchTellsTheGateway(t *testing.T) {
+	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000",
+		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Addr: "10.0.0.1:8000"}}
+	run := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, ready)}
+	g := apptest.Calls{wire.ShowGateway.Serve(func(context.Context, wire.Caller,
+		wire.Empty) (wire.GatewayResponse, error) {
+		return wire.GatewayResponse{Port: 7942, Keys: []wire.GatewayKey{{Name: "webui"}}, Backends: []rendezvous.Backend{
+			{Job: "zzzz", Models: []string{"other"}}, {Job: run.Spec().ID, Models: []string{"qwen"}}}}, nil
+	})}
+	_, _, errs := cli(t, apptest.Agent(run, &apptest.FakeCluster{}, g),
+		strings.Fields("launch exec --serve 8000 --model qwen -- x")...)
+	if want := "sparkrun: also at http://127.0.0.1:7942/v1 of every machine, as model qwen, with a key\n"; !strings.Contains(errs, want) {
+		t.Errorf("%q lacks %q", errs, want)
 	}
 }

@@ -49,7 +49,9 @@ func (w *world) apply(e rendezvous.Entry) error {
 }
 
 // Gateway is the Recorder.
-func (w *world) Gateway(_ context.Context, c rendezvous.GatewayChange) error { return w.apply(c.Entry()) }
+func (w *world) Gateway(_ context.Context, c rendezvous.GatewayChange) error {
+	return w.apply(c.Entry())
+}
 
 func (w *world) leader() (wire.Leader, error) { return wire.Leader{}, wire.ErrNoLeader }
 

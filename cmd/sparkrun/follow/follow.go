@@ -196,6 +196,9 @@ func (r *run) next(ctx context.Context) *exit {
 		if r.serves = nil; r.in.count > 0 { // it answers although it was asked to end: the end must come first
 			return nil
 		}
+		if also := f.atGateway(ctx); also != "" {
+			f.Say(also)
+		}
 		f.Say(fmt.Sprintf("job %[1]s goes on by itself: `sparkrun logs -f %[1]s` follows it, "+
 			"`sparkrun stop %[1]s` ends it", f.Spec.ID))
 		return &exit{}

@@ -1,14 +1,18 @@
 package follow
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
@@ -82,4 +86,22 @@ func tryIt(spec launcher.Spec, addr string) string {
 		return "curl http://" + addr + v.Health
 	}
 	return ""
+}
+
+// atGateway says under which name the one address for all models has a service that answers; empty: it is not known at
+// once.
+func (f *Follower) atGateway(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	g, err := wire.ShowGateway.Call(ctx, f.Agent, wire.Empty{})
+	i := slices.IndexFunc(g.Backends, func(b rendezvous.Backend) bool { return b.Job == f.Spec.ID })
+	if err != nil || g.Port == 0 || i < 0 || len(g.Backends[i].Models) == 0 {
+		return ""
+	}
+	with := ""
+	if len(g.Keys) > 0 {
+		with = ", with a key"
+	}
+	return fmt.Sprintf("also at http://127.0.0.1:%d/v1 of every machine, as model %s%s", g.Port, g.Backends[i].Models[0],
+		with)
 }
