@@ -66,7 +66,8 @@ type node struct {
 	follower *gateway.Follower // keeps what the gateway goes by
 	server   *server.Server
 
-	leads rendezvous.Latest[launcher.NodeID] // the node whose control stream this node has; empty for none
+	leads  rendezvous.Latest[launcher.NodeID] // the node whose control stream this node has; empty for none
+	routes rendezvous.Latest[gateway.View]    // the leader's map for the gateway
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -285,13 +286,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	view := new(rendezvous.Latest[gateway.View])
 	n.follower = gateway.NewFollower(gateway.FollowerConfig{
 		Self: m.Node, Host: m.Host, Here: n.toLeader, Leader: n.members.Leader, Leads: &n.leads,
-		Elected: n.failover.Raft().LeaderChanged, Map: view, Logger: cfg.Logger,
+		Elected: n.failover.Raft().LeaderChanged, Map: &n.routes, Logger: cfg.Logger,
 	})
 	n.gateway, err = gateway.Open(gateway.Config{
-		Host: m.Host, Port: uint16(cfg.GatewayPort), Map: view, Logger: cfg.Logger,
+		Host: m.Host, Port: uint16(cfg.GatewayPort), Map: &n.routes, Logger: cfg.Logger,
 		Management: func() (netip.Addr, <-chan struct{}) {
 			now, changed := inventory.Watch()
 			choice, err := envgen.Management(now, cfg.Management)
