@@ -9,11 +9,21 @@
 package gateway
 
 import (
+	"container/list"
 	"context"
+	"crypto/sha256"
+	"errors"
+	"log"
 	"log/slog"
+	"net/http"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -28,7 +38,7 @@ type Config struct {
 	// closed when it may have changed; nil: it listens on loopback only.
 	Management func() (netip.Addr, <-chan struct{})
 	// Map is the leader's word as this member has it.
-	Map *rendezvous.Latest[View]
+	Map    *rendezvous.Latest[View]
 	Logger *slog.Logger
 }
 
@@ -43,20 +53,83 @@ type View struct {
 
 // Gateway is a node's part.
 type Gateway struct {
-	cfg Config
+	cfg       Config
+	lasting   lasting
+	index     rendezvous.Latest[*index] // written by follow
+	counters  counters
+	lines     lines
+	pins      pins
+	kept      atomic.Int64 // bytes, see keptMost
+	turn      atomic.Uint64
+	transport http.RoundTripper
+	buffers   buffers
+	sparing   *rendezvous.Sparing
+	errorLog  *log.Logger
+	crossing  *http.CrossOriginProtection
+	listening rendezvous.Latest[Listening]
 }
 
 // Open makes one; Run listens.
-func Open(cfg Config) (*Gateway, error) { return &Gateway{cfg: cfg}, nil }
+func Open(cfg Config) (*Gateway, error) {
+	switch {
+	case cfg.Map == nil:
+		return nil, errors.New("open gateway: it has no map to go by")
+	case cfg.Logger == nil:
+		return nil, errors.New("open gateway: it has no logger")
+	}
+	g := &Gateway{
+		cfg:      cfg,
+		lasting:  lasting{loads: map[launcher.JobID]*load{}, buckets: map[[sha256.Size]byte]*bucket{}},
+		counters: counters{all: map[pair]*counter{}},
+		lines:    lines{of: map[string]int{}},
+		pins:     pins{byID: map[string]*list.Element{}, order: list.New()},
+		sparing:  rendezvous.NewSparing(cfg.Logger, quietFor), crossing: http.NewCrossOriginProtection(),
+	}
+	g.errorLog = log.New(httpLines{g.sparing}, "", 0)
+	g.transport = newTransport()
+	g.index.Store(g.lasting.index(cfg.Map.Load()))
+	return g, nil
+}
 
 // Calls are the procedures that it answers.
 func (g *Gateway) Calls() []wire.Call { return nil }
 
 // Run listens as the settings say until ctx ends, and every request has.
 func (g *Gateway) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return context.Cause(ctx)
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error { return g.follow(ctx) })
+	eg.Go(func() error { return g.listen(ctx) })
+	return eg.Wait()
 }
 
 // Close lets connections to engines go. Run must have ended.
-func (g *Gateway) Close() {}
+func (g *Gateway) Close() {
+	if t, ok := g.transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// follow makes each map ready for look-ups.
+func (g *Gateway) follow(ctx context.Context) error {
+	for {
+		v, changed := g.cfg.Map.Watch()
+		g.index.Store(g.lasting.index(v))
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// quietFor is how long a complaint that clients and engines cause is not repeated.
+const quietFor = 10 * time.Second
+
+// httpLines takes net/http's complaints.
+type httpLines struct{ *rendezvous.Sparing }
+
+func (w httpLines) Write(b []byte) (int, error) {
+	words := strings.TrimPrefix(strings.TrimSpace(string(b)), "http: ")
+	w.Say(slog.LevelInfo, "gateway", rendezvous.KindOf(words), slog.String("what", words))
+	return len(b), nil
+}

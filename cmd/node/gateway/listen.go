@@ -1,0 +1,152 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/netutil"
+)
+
+const (
+	connectionsMost = 8192 // of each listener
+	// listenEach is how long after a failure an address is tried again: what has the port may go.
+	listenEach = 5 * time.Second
+	// grace is how long connections have to end when an address is left.
+	grace = time.Second
+)
+
+// Listening is where the gateway listens.
+type Listening struct {
+	Addrs []netip.AddrPort
+	// Err is why it does not listen somewhere that it should; nil: it does everywhere.
+	Err error
+}
+
+// Listening tells where it listens now.
+func (g *Gateway) Listening() Listening { return g.listening.Load() }
+
+// wanted are the addresses to listen on by the settings, and channels that tell of another answer.
+func (g *Gateway) wanted() (addrs []netip.AddrPort, changed, moved <-chan struct{}) {
+	x, changed := g.index.Watch()
+	if g.cfg.Port == 0 {
+		return nil, changed, nil
+	}
+	at := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	if g.cfg.Management != nil {
+		var addr netip.Addr
+		addr, moved = g.cfg.Management()
+		if addr.IsValid() && (x.Gateway.Open || len(x.Gateway.Keys) > 0) && !slices.Contains(at, addr) {
+			at = append(at, addr)
+		}
+	}
+	for _, a := range at {
+		addrs = append(addrs, netip.AddrPortFrom(a, g.cfg.Port))
+	}
+	return addrs, changed, moved
+}
+
+// listen keeps a listener on each address that the settings want, until ctx ends and all requests have.
+func (g *Gateway) listen(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stops := map[netip.AddrPort]func(){}
+	for {
+		addrs, changed, moved := g.wanted()
+		for at, stop := range stops {
+			if !slices.Contains(addrs, at) {
+				stop()
+				delete(stops, at)
+			}
+		}
+		var failed error
+		for _, at := range addrs {
+			if stops[at] != nil {
+				continue
+			}
+			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at.String())
+			switch {
+			case err == nil:
+				srv := g.server(ctx)
+				all.Go(func() { g.serve(srv, l) })
+				stops[at] = func() { shutdown(srv) }
+			case at.Addr() == netip.IPv6Loopback() && errors.Is(err, syscall.EADDRNOTAVAIL): // a machine without IPv6
+			case ctx.Err() == nil:
+				failed = errors.Join(failed, fmt.Errorf("listen on %s: %w", at, err))
+			}
+		}
+		g.tell(stops, failed)
+		var again <-chan time.Time
+		if failed != nil {
+			again = time.After(listenEach)
+		}
+		select {
+		case <-changed:
+		case <-moved:
+		case <-again:
+		case <-ctx.Done():
+			var ends sync.WaitGroup
+			for _, stop := range stops {
+				ends.Go(stop)
+			}
+			ends.Wait()
+			g.listening.Store(Listening{})
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tell stores where it listens, and says so where that has changed.
+func (g *Gateway) tell(stops map[netip.AddrPort]func(), failed error) {
+	now := Listening{Err: failed}
+	for at := range stops {
+		now.Addrs = append(now.Addrs, at)
+	}
+	slices.SortFunc(now.Addrs, netip.AddrPort.Compare)
+	before := g.listening.Load()
+	if failed != nil && (before.Err == nil || before.Err.Error() != failed.Error()) {
+		g.cfg.Logger.Warn("gateway does not listen everywhere", "error", failed)
+	}
+	if !slices.Equal(before.Addrs, now.Addrs) {
+		g.cfg.Logger.Info("gateway listens", "addrs", now.Addrs)
+	}
+	g.listening.Store(now)
+}
+
+func (g *Gateway) server(ctx context.Context) *http.Server {
+	return &http.Server{
+		Handler:           g,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          g.errorLog,
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // so streams end with the part
+
+		DisableGeneralOptionsHandler: true,
+	}
+}
+
+func (g *Gateway) serve(srv *http.Server, l net.Listener) {
+	if err := srv.Serve(netutil.LimitListener(l, connectionsMost)); !errors.Is(err, http.ErrServerClosed) {
+		g.cfg.Logger.Error("gateway ends on an address", "addr", l.Addr().String(), "error", err)
+	}
+}
+
+// shutdown ends a server and its connections. What is under way has a moment: who was let in by settings that are no
+// more is not served for long.
+func shutdown(srv *http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	if srv.Shutdown(ctx) != nil {
+		srv.Close()
+	}
+}

@@ -1,0 +1,205 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"encoding/json"
+)
+
+const (
+	dialMost = 3 * time.Second
+	// idleFor is less than the 5 s after which uvicorn and cpp-httplib close a connection: one that closes while a
+	// request is on its way to it loses that request, which must not be sent twice.
+	idleFor = 3 * time.Second
+	// bufferSize is of what a stream is copied with.
+	bufferSize = 8 << 10
+)
+
+// unreachedError: no connection was made, so that nothing of the request has been sent.
+type unreachedError struct{ error }
+
+func (e unreachedError) Unwrap() error { return e.error }
+
+func newTransport() *http.Transport {
+	d := net.Dialer{Timeout: dialMost, KeepAlive: 15 * time.Second}
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := d.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, unreachedError{err}
+			}
+			return c, nil
+		},
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    4096,
+		IdleConnTimeout:        idleFor,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+}
+
+type buffers struct{ pool sync.Pool }
+
+// Get gives a buffer to copy with.
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return p[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put takes it back.
+func (b *buffers) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }
+
+// outgoing is a request's body on its way to an engine: what was read of it, then the rest.
+type outgoing struct {
+	head []byte
+	rest io.Reader // nil: there is none
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// Read gives the next piece.
+func (o *outgoing) Read(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return 0, http.ErrBodyReadAfterClose
+	case len(o.head) > 0:
+		n := copy(p, o.head)
+		o.head = o.head[n:]
+		if len(o.head) == 0 && o.rest == nil {
+			return n, io.EOF
+		}
+		return n, nil
+	case o.rest == nil:
+		return 0, io.EOF
+	}
+	return o.rest.Read(p)
+}
+
+// Close lets what was read go.
+func (o *outgoing) Close() error {
+	if o.mu.TryLock() { // else a read is under way, whose connection ends with the request
+		o.closed, o.head = true, nil
+		o.mu.Unlock()
+	}
+	return nil
+}
+
+// rename puts the engine's own name for the model where the client put an alias.
+func (rq *request) rename() {
+	if rq.asked == rq.model || rq.end <= rq.start {
+		return
+	}
+	name := []byte(rq.model)
+	if !rq.form {
+		b, err := json.Marshal(rq.model)
+		if err != nil { // of a string: it cannot
+			panic(err)
+		}
+		name = b
+	}
+	head := make([]byte, 0, len(rq.head)+len(name)-(rq.end-rq.start))
+	head = append(append(append(head, rq.head[:rq.start]...), name...), rq.head[rq.end:]...)
+	if rq.length >= 0 {
+		rq.length += int64(len(head) - len(rq.head))
+	}
+	rq.head = head
+}
+
+// forward has a service answer. An unreachedError: it has not seen the request. Any other: it may have.
+func (g *Gateway) forward(rq *request, b *backend) error {
+	b.load.underWay.Add(1)
+	defer b.load.underWay.Add(-1)
+	rq.to = b
+	body := &outgoing{head: rq.head}
+	if !rq.whole {
+		body.rest = rq.in
+	}
+	rq.r.Body, rq.r.ContentLength = body, rq.length
+	if rq.length == 0 {
+		rq.r.Body = http.NoBody
+	}
+	var failed error
+	p := httputil.ReverseProxy{
+		Transport: g.transport, BufferPool: &g.buffers, ErrorLog: g.errorLog,
+		Rewrite:        func(pr *httputil.ProxyRequest) { rq.direct(pr, b) },
+		ModifyResponse: func(res *http.Response) error { return g.watch(rq, b, res) },
+		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
+	}
+	p.ServeHTTP(rq.answer, rq.r)
+	return failed
+}
+
+// direct makes the request one to the engine: its path is one of ours, and of its headers what a client could have put
+// there in another's name is gone, and what would have the transport send it twice.
+func (rq *request) direct(pr *httputil.ProxyRequest, b *backend) {
+	out := pr.Out
+	out.URL = &url.URL{Scheme: "http", Host: b.addr, Path: rq.path, RawQuery: out.URL.RawQuery}
+	out.Host = ""
+	for _, name := range []string{
+		"X-Real-Ip", "X-Forwarded-Port", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Prefix", "X-Client-Ip",
+		"True-Client-Ip", "Connection", "Upgrade", "Expect", "Accept-Encoding", "Idempotency-Key", "X-Idempotency-Key",
+		"X-Original-Url", "X-Rewrite-Url", "X-Http-Method-Override",
+	} {
+		delete(out.Header, name)
+	}
+	if host, _, err := net.SplitHostPort(pr.In.RemoteAddr); err == nil {
+		out.Header["X-Forwarded-For"] = []string{host}
+	}
+}
+
+// watch looks at an engine's answer as it passes.
+func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
+	b.load.unreached.Store(0)
+	kind := res.Header.Get("Content-Type")
+	events := isStream(res.Header)
+	w := &watched{
+		ReadCloser: res.Body, ctx: rq.r.Context(), first: firstByteOf(rq.counter, rq.began), events: events,
+		broken: func(err error) []byte {
+			rq.broken = true
+			return rq.answer.form.event(refuse(502, "", "%s", brokeOff(rq, b, err)))
+		},
+		ids: rq.route.previous,
+	}
+	if events || strings.HasPrefix(kind, "application/json") {
+		w.tail = new(tail)
+	}
+	rq.watched = w
+	res.Body = w
+	return nil
+}
+
+func brokeOff(rq *request, b *backend, err error) string {
+	var netErr net.Error
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
+		err = errors.New("the connection closed")
+	case errors.As(err, &netErr) && netErr.Timeout():
+		err = errors.New("it does not answer any more")
+	}
+	return fmt.Sprintf("the engine of model %s broke off (job %s on %s): %s; what it had begun is not sent to another: ask again",
+		rq.model, b.Job, b.Host, err)
+}
+
+// noAnswer is what a client is told when an engine took its request and gave no answer.
+func noAnswer(rq *request, b *backend, err error) *refusal {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("the connection closed")
+	}
+	return refuse(502, "", "the engine of model %s gave no answer (job %s on %s): %s; it may have begun, so the request is sent "+
+		"to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(err.Error()))
+}
