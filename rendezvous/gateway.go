@@ -21,6 +21,9 @@ type Gateway struct {
 	Keys map[string]GatewayKey `json:"keys,omitempty"`
 	// Aliases are further names of models: alias -> the name that a service gives its model.
 	Aliases map[string]string `json:"aliases,omitempty"`
+	// VirtualIP is a further address of the management network, which the leader's machine holds; the zero Prefix: there
+	// is none.
+	VirtualIP netip.Prefix `json:"virtual_ip,omitzero"`
 }
 
 // GatewayKey lets its holder use the gateway. The key itself is with its holder alone.
@@ -46,6 +49,8 @@ type GatewayChange struct {
 	Revoke string `json:"revoke,omitempty"`
 	// Alias is a new one, or replaces that of the same name; without a model it is removed.
 	Alias *GatewayAlias `json:"alias,omitempty"`
+	// VirtualIP is a new one; the zero Prefix takes it away.
+	VirtualIP *netip.Prefix `json:"virtual_ip,omitempty"`
 }
 
 // NamedGatewayKey is a key with its name.
@@ -92,6 +97,10 @@ func (c GatewayChange) String() string {
 		return "alias rm " + c.Alias.Name
 	case c.Alias != nil:
 		return "alias set " + c.Alias.Name + " " + c.Alias.Model
+	case c.VirtualIP != nil && !c.VirtualIP.IsValid():
+		return "virtual-ip rm"
+	case c.VirtualIP != nil:
+		return "virtual-ip set " + c.VirtualIP.String()
 	}
 	return ""
 }
@@ -108,6 +117,8 @@ func (c GatewayChange) Done(g Gateway) bool {
 		return !has
 	case c.Alias != nil:
 		return g.Aliases[c.Alias.Name] == c.Alias.Model
+	case c.VirtualIP != nil:
+		return g.VirtualIP == *c.VirtualIP
 	}
 	return false
 }
@@ -115,7 +126,7 @@ func (c GatewayChange) Done(g Gateway) bool {
 // Validate refuses what no member could follow.
 func (c GatewayChange) Validate() error {
 	set := 0
-	for _, is := range []bool{c.Open != nil, c.Key != nil, c.Revoke != "", c.Alias != nil} {
+	for _, is := range []bool{c.Open != nil, c.Key != nil, c.Revoke != "", c.Alias != nil, c.VirtualIP != nil} {
 		if is {
 			set++
 		}
@@ -127,6 +138,23 @@ func (c GatewayChange) Validate() error {
 		return c.Key.validate()
 	case c.Alias != nil:
 		return c.Alias.validate()
+	case c.VirtualIP != nil:
+		return validVirtualIP(*c.VirtualIP)
+	}
+	return nil
+}
+
+func validVirtualIP(addr netip.Prefix) error {
+	at := addr.Addr()
+	switch {
+	case addr == netip.Prefix{}:
+		return nil
+	case !addr.IsValid() || !at.Is4():
+		return fmt.Errorf("virtual IP %s: %w: want an IPv4 address with its network, such as 10.0.0.100/24", addr,
+			launcher.ErrInvalid)
+	case at.IsUnspecified() || at.IsMulticast() || at.IsLoopback() || at.IsLinkLocalUnicast() ||
+		addr.Bits() < 31 && at == addr.Masked().Addr():
+		return fmt.Errorf("virtual IP %s: %w: no host can have that address", addr, launcher.ErrInvalid)
 	}
 	return nil
 }
@@ -207,6 +235,8 @@ func (s *state) changeGateway(c GatewayChange) error {
 		}
 		g.Aliases = cloned(g.Aliases)
 		g.Aliases[c.Alias.Name] = c.Alias.Model
+	case c.VirtualIP != nil:
+		g.VirtualIP = *c.VirtualIP
 	}
 	s.Gateway = g
 	return nil
@@ -265,7 +295,8 @@ type GatewayMap struct {
 
 // Equal tells whether nothing has changed.
 func (m GatewayMap) Equal(other GatewayMap) bool {
-	return m.Gateway.Open == other.Gateway.Open && maps.EqualFunc(m.Gateway.Keys, other.Gateway.Keys, sameKey) &&
+	return m.Gateway.Open == other.Gateway.Open && m.Gateway.VirtualIP == other.Gateway.VirtualIP &&
+		maps.EqualFunc(m.Gateway.Keys, other.Gateway.Keys, sameKey) &&
 		maps.Equal(m.Gateway.Aliases, other.Gateway.Aliases) && slices.EqualFunc(m.Backends, other.Backends, sameBackend)
 }
 

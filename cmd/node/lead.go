@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
+	"github.com/sparkrun/sparkrun/cmd/node/virtualip"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/control"
@@ -56,9 +57,12 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 			return hosts
 		},
 	})
+	vip := virtualip.New(virtualip.Config{Record: n.record, Prove: n.failover.Raft().Verify, Network: virtualip.Host{},
+		Logger: n.cfg.Logger})
 	gw := gateway.Lead(ctx, gateway.LeaderConfig{
 		Host: n.self.Host, Port: uint16(n.cfg.GatewayPort), Backends: brain.Backends, Record: n.record,
-		Recorder: n.failover.Recorder(term), OnlyHere: n.failover.OnlyHere, Logger: n.cfg.Logger,
+		Recorder: n.failover.Recorder(term), OnlyHere: n.failover.OnlyHere, VirtualIP: vip.State,
+		Logger: n.cfg.Logger,
 	})
 	members := n.members.Lead(brain)
 	defer members.Close()
@@ -70,6 +74,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return streams.Run(ctx, brain) })
 	g.Go(func() error { return roles.Run(ctx) })
+	g.Go(func() error { return vip.Run(ctx) })
 	g.Go(func() error { return members.Run(ctx) })
 	return g.Wait()
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/envgen/arp"
 )
 
 // atOnce bounds how many sockets are open at a time: each raw one gets a copy of every echo reply from its peer.
@@ -47,9 +49,9 @@ func Probe(ctx context.Context, o Orders) Report {
 	}
 	for i, c := range o.Claims {
 		side(func() {
-			holders, err := claim(ctx, c.End)
+			holders, err := arp.Holders(ctx, c.End.NIC, c.End.Addr)
 			r.Claims[i] = ClaimResult{Claim: c, Holders: holders}
-			denied(err)
+			denied(noRight("ask by ARP on "+c.End.NIC, err))
 		})
 	}
 	for i, d := range o.Dials {

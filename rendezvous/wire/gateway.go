@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -14,6 +15,8 @@ type GatewayResponse struct {
 	Keys     []GatewayKey         `json:"keys,omitempty"` // by name
 	Aliases  map[string]string    `json:"aliases,omitempty"`
 	Backends []rendezvous.Backend `json:"backends"`
+	// VirtualIP is the address that the leader's machine holds for all; nil: none is set.
+	VirtualIP *VirtualIP `json:"virtual_ip,omitempty"`
 }
 
 // GatewayKey is what is known of a key.
@@ -25,4 +28,12 @@ type GatewayKey struct {
 	Wake    bool       `json:"wake,omitempty"`
 	Created time.Time  `json:"created"`
 	By      string     `json:"by"`
+}
+
+// VirtualIP is the cluster's further address, and how it stands.
+type VirtualIP struct {
+	Addr netip.Prefix `json:"addr"`
+	// Host holds it; empty: none does, for what Why says.
+	Host string `json:"host,omitempty"`
+	Why  string `json:"why,omitempty"`
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/virtualip"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -22,6 +24,8 @@ type LeaderConfig struct {
 	Backends func() ([]rendezvous.Backend, <-chan struct{})
 	Record   *rendezvous.Record
 	Recorder Recorder
+	// VirtualIP tells whether this machine holds it, and why not.
+	VirtualIP func() virtualip.State
 	// OnlyHere names this host if no other has what was just recorded.
 	OnlyHere func(context.Context) string
 	Logger   *slog.Logger
@@ -57,6 +61,14 @@ func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.GatewayRes
 	for name, k := range settings.Keys {
 		res.Keys = append(res.Keys, wire.GatewayKey{Name: name, Models: k.Models, Rate: k.Rate, Expires: k.Expires,
 			Wake: k.Wake, Created: k.Created, By: k.By})
+	}
+	if addr := settings.VirtualIP; addr.IsValid() {
+		res.VirtualIP = &wire.VirtualIP{Addr: addr}
+		if now := l.VirtualIP(); now.Held {
+			res.VirtualIP.Host = l.Host
+		} else {
+			res.VirtualIP.Why = now.Why
+		}
 	}
 	slices.SortFunc(res.Keys, func(a, b wire.GatewayKey) int { return cmp.Compare(a.Name, b.Name) })
 	return res, nil
@@ -98,10 +110,28 @@ func (l *Leader) complete(r rendezvous.GatewayChange, user string) (rendezvous.G
 		r.Key = &key
 	case r.Revoke != "" && !hasKey:
 		return r, fmt.Errorf("key %.64q: %w: `sparkrun gateway key ls` lists them", r.Revoke, rendezvous.ErrNoKey)
+	case r.VirtualIP != nil && r.VirtualIP.IsValid():
+		return r, l.mayHold(r.VirtualIP.Addr())
 	case r.Alias != nil && r.Alias.Model == "" && settings.Aliases[r.Alias.Name] == "":
 		return r, fmt.Errorf("alias %.128q: %w: `sparkrun gateway ls` has them", r.Alias.Name, rendezvous.ErrNoAlias)
 	}
 	return r, nil
+}
+
+// mayHold refuses a virtual IP that would be wrong whoever leads.
+func (l *Leader) mayHold(addr netip.Addr) error {
+	nodes := l.Record.Nodes()
+	if len(nodes) < virtualip.LeastMachines {
+		return fmt.Errorf("virtual IP %s: %w: it takes %d machines: of two, neither can tell whether the other still has it",
+			addr, launcher.ErrInvalid, virtualip.LeastMachines)
+	}
+	for _, n := range nodes {
+		if n.Addr.Addr() == addr {
+			return fmt.Errorf("virtual IP %s: %w: it is the address of %s: take one that no machine has", addr,
+				launcher.ErrInvalid, n.Host)
+		}
+	}
+	return nil
 }
 
 const (

@@ -34,7 +34,8 @@ line a service:
 
 --json prints an object: port, open, keys (how many), addresses (of each machine, where
 it listens there), aliases, and backends: job, name, models, state, text, ready, comes
-(it will be ready without anybody's doing), addr and host.`,
+(it will be ready without anybody's doing), addr and host; and virtual_ip, with addr,
+host and why.`,
 		Example: `  sparkrun gateway ls
   sparkrun gateway ls --json | jq -r '.backends[] | select(.ready).models[]'`,
 		Args: app.Takes(0, ""),
@@ -52,6 +53,7 @@ type listed struct {
 	Addresses []address            `json:"addresses"`
 	Aliases   map[string]string    `json:"aliases"`
 	Backends  []rendezvous.Backend `json:"backends"`
+	VirtualIP *wire.VirtualIP      `json:"virtual_ip"`
 }
 
 type address struct {
@@ -67,7 +69,7 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 		return err
 	}
 	out := listed{Port: g.Port, Open: g.Open, Keys: len(g.Keys), Addresses: []address{}, Aliases: g.Aliases,
-		Backends: append([]rendezvous.Backend{}, g.Backends...)}
+		VirtualIP: g.VirtualIP, Backends: append([]rendezvous.Backend{}, g.Backends...)}
 	if out.Aliases == nil {
 		out.Aliases = map[string]string{}
 	}
@@ -110,6 +112,11 @@ func reach(l listed) [][]string {
 	rows := [][]string{{"Address", urlOf("127.0.0.1", l.Port) + " on each machine"}}
 	for _, at := range l.Addresses {
 		rows = append(rows, []string{"", at.URL + " (" + at.Host + ")"})
+	}
+	if v := l.VirtualIP; v != nil && v.Host != "" {
+		rows = append(rows, []string{"", urlOf(v.Addr.Addr().String(), l.Port) + " (virtual IP, on " + v.Host + " now)"})
+	} else if v != nil {
+		rows = append(rows, []string{"", "virtual IP " + v.Addr.String() + ", on no machine: " + cmp.Or(v.Why, "it is being taken")})
 	}
 	switch {
 	case l.Keys > 0:

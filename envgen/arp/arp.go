@@ -1,4 +1,7 @@
-package doctor
+// Package arp asks on an Ethernet link who has an IPv4 address, and announces who has it now (RFC 826, RFC 5227).
+//
+// It must not decide what follows from an answer.
+package arp
 
 import (
 	"context"
@@ -15,24 +18,24 @@ import (
 
 const (
 	etherARP = 0x0806
-	// claimAttempts is RFC 5227's PROBE_NUM; claimAgain is shorter than its interval, since the holder of an
+	// probes is RFC 5227's PROBE_NUM; probeAgain is shorter than its interval, since the holder of an
 	// address answers at once.
-	claimAttempts = 3
-	claimAgain    = 300 * time.Millisecond
-	// claimLast is how long to listen after the last attempt.
-	claimLast = 700 * time.Millisecond
+	probes     = 3
+	probeAgain = 300 * time.Millisecond
+	// probeLast is how long to listen after the last attempt.
+	probeLast = 700 * time.Millisecond
 )
 
-// claim asks by ARP on the address's own NIC who has it, and gives the MACs that answer, except this node's. An
-// error says that it has no right to ask.
-func claim(ctx context.Context, e End) ([]string, error) {
-	link, err := net.InterfaceByName(e.NIC)
-	if err != nil || len(link.HardwareAddr) != 6 || !e.Addr.Is4() {
-		return nil, nil // gone since the plan was made, or not Ethernet
+// Holders asks on a NIC who has an address, and gives the MACs that answer, except this machine's, sorted. It takes
+// 1.6 s. An error says that this process may not ask.
+func Holders(ctx context.Context, nic string, addr netip.Addr) ([]string, error) {
+	link, err := net.InterfaceByName(nic)
+	if err != nil || len(link.HardwareAddr) != 6 || !addr.Is4() {
+		return nil, nil //nolint:nilerr // gone since, or not Ethernet
 	}
-	f, err := openARP(link.Index)
+	f, err := open(link.Index)
 	if err != nil {
-		return nil, noRight("ask by ARP on "+e.NIC, err)
+		return nil, err
 	}
 	ours := ownMACs()
 	heard := make(chan string)
@@ -41,7 +44,7 @@ func claim(ctx context.Context, e End) ([]string, error) {
 	context.AfterFunc(ctx, func() { f.Close() })
 	go func() { // ends when f is closed
 		defer close(heard)
-		listenARP(f, e.Addr, func(mac string) {
+		listen(f, addr, func(mac string) {
 			select {
 			case heard <- mac:
 			case <-ctx.Done():
@@ -66,13 +69,13 @@ func claim(ctx context.Context, e End) ([]string, error) {
 			}
 		}
 	}
-	for range claimAttempts {
-		if err := sendARP(f, link, e.Addr); err != nil {
+	for range probes {
+		if err := broadcast(f, link, request(link.HardwareAddr, netip.Addr{}, addr)); err != nil {
 			break // the NIC went down
 		}
-		take(claimAgain)
+		take(probeAgain)
 	}
-	take(claimLast)
+	take(probeLast)
 	cancel()
 	for range heard { // until the reader has ended
 	}
@@ -95,8 +98,23 @@ func networkOrder(n uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// openARP opens a packet socket for ARP on one NIC. It is in the poller, so that Close ends a Read.
-func openARP(index int) (*os.File, error) {
+// Announce tells all hosts of a NIC's network that this machine has the address now: those that know another MAC
+// take this one (RFC 5227, 2.3).
+func Announce(nic string, addr netip.Addr) error {
+	link, err := net.InterfaceByName(nic)
+	if err != nil {
+		return err
+	}
+	f, err := open(link.Index)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return broadcast(f, link, request(link.HardwareAddr, addr, addr))
+}
+
+// open opens a packet socket for ARP on one NIC. It is in the poller, so that Close ends a Read.
+func open(index int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -108,8 +126,7 @@ func openARP(index int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), fmt.Sprintf("arp:%d", index)), nil
 }
 
-// sendARP broadcasts a probe: a request whose sender has no address, so that no ARP table changes.
-func sendARP(f *os.File, link *net.Interface, addr netip.Addr) error {
+func broadcast(f *os.File, link *net.Interface, packet []byte) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err
@@ -117,42 +134,41 @@ func sendARP(f *os.File, link *net.Interface, addr netip.Addr) error {
 	to := unix.SockaddrLinklayer{Protocol: networkOrder(etherARP), Ifindex: link.Index, Halen: 6,
 		Addr: [8]byte{255, 255, 255, 255, 255, 255}}
 	var sent error
-	if err := raw.Control(func(fd uintptr) {
-		sent = unix.Sendto(int(fd), arpProbe(link.HardwareAddr, addr), 0,
-			&to)
-	}); err != nil {
+	if err := raw.Control(func(fd uintptr) { sent = unix.Sendto(int(fd), packet, 0, &to) }); err != nil {
 		return err
 	}
 	return sent
 }
 
-// arpProbe is an ARP request (RFC 826) without a sender address.
-func arpProbe(mac net.HardwareAddr, addr netip.Addr) []byte {
+// request is an ARP request (RFC 826). A probe has no sender address, so that no ARP table changes.
+func request(mac net.HardwareAddr, sender, target netip.Addr) []byte {
 	b := make([]byte, 28)
 	copy(b, []byte{0, 1, 8, 0, 6, 4, 0, 1}) // Ethernet, IPv4, their lengths, request
 	copy(b[8:14], mac)
-	target := addr.As4()
-	copy(b[24:], target[:])
+	if sender.Is4() {
+		copy(b[14:18], sender.AsSlice())
+	}
+	copy(b[24:], target.AsSlice())
 	return b
 }
 
-// parseARP gives the sender's MAC and IPv4 address of an ARP packet over Ethernet.
-func parseARP(b []byte) (mac net.HardwareAddr, addr netip.Addr, ok bool) {
+// parse gives the sender's MAC and IPv4 address of an ARP packet over Ethernet.
+func parse(b []byte) (mac net.HardwareAddr, addr netip.Addr, ok bool) {
 	if len(b) < 28 || [6]byte(b[:6]) != [6]byte{0, 1, 8, 0, 6, 4} {
 		return nil, addr, false
 	}
 	return net.HardwareAddr(b[8:14]), netip.AddrFrom4([4]byte(b[14:18])), true
 }
 
-// listenARP tells the MAC of every host that claims addr, until the socket is closed.
-func listenARP(f *os.File, addr netip.Addr, tell func(mac string)) {
+// listen tells the MAC of every host that claims addr, until the socket is closed.
+func listen(f *os.File, addr netip.Addr, tell func(mac string)) {
 	b := make([]byte, 128)
 	for {
 		n, err := f.Read(b)
 		if err != nil {
 			return
 		}
-		if mac, has, ok := parseARP(b[:n]); ok && has == addr {
+		if mac, has, ok := parse(b[:n]); ok && has == addr {
 			tell(mac.String())
 		}
 	}
