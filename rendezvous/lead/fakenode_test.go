@@ -31,7 +31,7 @@ type fakeNode struct {
 	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
 	booted  time.Time
 	memory  int64 // for jobs, in bytes; 0: it does not tell
-	old     bool // of a version without leases
+	old     bool  // of a version without leases
 	// waits is what its probes of a step still wait for; nil: nothing.
 	waits func(step int) string
 	says  string // the last lines that its ranks have written meanwhile
