@@ -180,6 +180,9 @@ func (l *Leader) roster() rendezvous.Roster {
 		} else {
 			m.Unstarted = n.Joined > l.index
 		}
+		if d, is := l.cfg.Record.Drain(n.ID); is && m.Drained == "" {
+			m.Drained = d.String()
+		}
 		out = append(out, m)
 	}
 	return out
