@@ -78,6 +78,8 @@ type ServiceSeen struct {
 	// under way; nil: its metrics do not say.
 	Rate    *float64 `json:"rate,omitempty"`
 	Running *int     `json:"running,omitempty"`
+	// Memory is what its ranks on that node held when this was reported, in bytes; nil: it is not known.
+	Memory *int64 `json:"memory,omitempty"`
 }
 
 // RestartText is --restart as the user types it.

@@ -129,6 +129,8 @@ type Spec struct {
 	Wait bool `json:"wait,omitempty"`
 	// Share uses GPUs without taking them.
 	Share bool `json:"share,omitempty"`
+	// Memory is what it plans to take of each node's; nil: it is not said.
+	Memory *Memory `json:"memory,omitempty"`
 
 	// Staged are files that the job brings; nil: none.
 	Staged *Staged `json:"staged,omitempty"`
@@ -332,7 +334,7 @@ func (s Spec) Validate() error {
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
 		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
 	}
-	if err := errors.Join(s.validateWords(), s.validateService(), s.validateLease()); err != nil {
+	if err := errors.Join(s.validateWords(), s.validateService(), s.validateLease(), s.validateMemory()); err != nil {
 		return err
 	}
 	if twice := firstTwice(s.On); twice != "" {

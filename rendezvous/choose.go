@@ -34,7 +34,7 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology, former 
 		for _, h := range spec.On {
 			m := byHost[h]
 			if m.Drained != "" {
-				return nil, fmt.Errorf("%w: host %s gets no jobs while it is drained: %s", ErrCannotPlace, h, m.Drained)
+				return nil, fmt.Errorf("%w: host %s gets no ranks: %s", ErrCannotPlace, h, m.Drained)
 			}
 			if !m.Ready {
 				return nil, fmt.Errorf("%w: host %s does not answer (since %s); start its agent or leave it out of --on",

@@ -92,6 +92,8 @@ type Outcome struct {
 	// Lost and AllLost are for services: one of its machines was lost, or all were.
 	Lost    bool `json:"lost,omitempty"`
 	AllLost bool `json:"all_lost,omitempty"`
+	// Moved: the service was ended to go on elsewhere, because one of its machines is drained. That is no failure.
+	Moved bool `json:"moved,omitempty"`
 }
 
 // Bounds that keep entries and snapshots small.
@@ -131,6 +133,7 @@ const (
 	KindLogout  Kind = "client-removed/1"
 	KindService Kind = "job-service/1"
 	KindGateway Kind = "gateway-changed/1"
+	KindDrain   Kind = "node-drained/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -160,6 +163,7 @@ type Entry struct {
 	Service *JobService `json:"service,omitempty"`
 
 	Gateway *GatewayChange `json:"gateway,omitempty"`
+	Drain   *NodeDrain     `json:"drain,omitempty"`
 }
 
 // Found is the first entry of a cluster.
@@ -238,6 +242,8 @@ type state struct {
 	Jobs    map[launcher.JobID]Job    `json:"jobs"`
 	Netplan json.RawMessage           `json:"netplan,omitempty"`
 	Deaths  map[launcher.NodeID]Death `json:"deaths,omitempty"`
+	// Drains are of the members that an administrator keeps ranks away from.
+	Drains map[launcher.NodeID]NodeDrain `json:"drains,omitempty"`
 	// Removed are the members that were removed: no reunion brings them back, and each one knew the gossip key.
 	Removed map[launcher.NodeID]bool `json:"removed,omitempty"`
 	// Clients are users' machines that are not members; LoggedOut are the ids of those that were removed.
@@ -333,6 +339,7 @@ func (s *state) apply(index uint64, e Entry) error {
 		}
 		delete(s.Nodes, *e.Remove)
 		delete(s.Deaths, *e.Remove)
+		delete(s.Drains, *e.Remove)
 		if s.Removed == nil {
 			s.Removed = map[launcher.NodeID]bool{}
 		}
@@ -362,6 +369,8 @@ func (s *state) apply(index uint64, e Entry) error {
 		return s.reunite(index, *e.Reunited)
 	case e.Kind == KindDeath && e.Death != nil:
 		return s.die(e.At, *e.Death)
+	case e.Kind == KindDrain && e.Drain != nil:
+		return s.drain(*e.Drain)
 	case e.Kind == KindLogin && e.Login != nil:
 		return s.login(e.At, *e.Login)
 	case e.Kind == KindLogout && e.Logout != "":

@@ -39,6 +39,8 @@ type Serve struct {
 	Env []string `json:"env,omitempty"`
 	// Config is what the model's config.json says; nil: not known.
 	Config *Model `json:"-"`
+	// Total is the memory of the largest machine that it would get, in bytes; 0: not known.
+	Total int64 `json:"-"`
 }
 
 // How a server spreads over machines: Serve.Backend.

@@ -25,6 +25,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/policy"
+	"github.com/sparkrun/sparkrun/launcher/preflight"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -255,6 +256,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	})
 	n.control = control.New(control.Config{
 		Self: self, Agent: n.agent, Failover: n.failover, GPUs: func() int { return proc.Here.GPUs() },
+		Memory:    preflight.MemoryForJobs(*cfg.MemoryFloor),
 		Inventory: inventory, Present: present, Leads: &n.leads, Prepared: n.audit.Prepared, Logger: cfg.Logger,
 	})
 	n.rollout, err = rollout.Open(rollout.Config{

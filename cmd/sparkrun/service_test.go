@@ -113,10 +113,10 @@ func TestLaunchLeavesService(t *testing.T) {
 func TestServiceLs(t *testing.T) {
 	b := apptest.Agent(&apptest.FakeCluster{Has: apptest.SomeServices()})
 	_, got, _ := cli(t, b, "service", "ls")
-	want := `JOB    NAME      MODEL   NODES    URL                     STATE     TOKENS/S   FAILURES      AUTOSTART
-aaaa   of-aaaa   m       spark1   http://10.0.0.1:8000    ready     86.5       0 of 3/hour   yes
-bbbb   of-bbbb   -       spark1   http://127.0.0.1:8000   wedged    0.0        0 of 3/hour   no
-cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          0 of 3/hour   no
+	want := `JOB    NAME      MODEL   NODES    URL                     STATE     TOKENS/S   MEMORY             FAILURES      AUTOSTART
+aaaa   of-aaaa   m       spark1   http://10.0.0.1:8000    ready     86.5       37 GiB of 40 GiB   0 of 3/hour   yes
+bbbb   of-bbbb   -       spark1   http://127.0.0.1:8000   wedged    0.0        -                  0 of 3/hour   no
+cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          -                  0 of 3/hour   no
 `
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -164,10 +164,10 @@ func TestServiceLsTellsTrouble(t *testing.T) {
 		_, rest, _ := strings.Cut(strings.ReplaceAll(line, "spark1,spark2", "spark12"), "spark12")
 		states = append(states, strings.Join(strings.Fields(rest), " "))
 	}
-	want := []string{"", "- failed 3m ago - 0 of 3/hour yes",
-		"http://10.0.0.1:8000 ready (spark2 away 89s) 86.5 0 of 3/hour yes",
-		"http://10.0.0.1:8000 ready (spark1 by fabric only) 86.5 0 of 3/hour yes",
-		"http://10.0.0.1:8000 restarting in 9s - 0 of 3/hour no"}
+	want := []string{"", "- failed 3m ago - - of 40 GiB 0 of 3/hour yes",
+		"http://10.0.0.1:8000 ready (spark2 away 89s) 86.5 37 GiB of 40 GiB 0 of 3/hour yes",
+		"http://10.0.0.1:8000 ready (spark1 by fabric only) 86.5 37 GiB of 40 GiB 0 of 3/hour yes",
+		"http://10.0.0.1:8000 restarting in 9s - - 0 of 3/hour no"}
 	if d := cmp.Diff(want, states); d != "" {
 		t.Error(d, got)
 	}

@@ -85,7 +85,8 @@ func (t *attempt) watch(ctx context.Context, beside *sync.WaitGroup) {
 		return
 	}
 	ctx, t.unwatch = context.WithCancel(ctx)
-	w, before := &readiness.Watcher{Assignment: *as, Servers: t.a.cfg.Servers, Tell: t.served}, t.seen
+	w, before := &readiness.Watcher{Assignment: *as, Servers: t.a.cfg.Servers, Tell: t.served,
+		Memory: func() *int64 { return t.a.measured(as.Key) }}, t.seen
 	beside.Go(func() {
 		own, err := readOwn(t.dir)
 		if err == nil {

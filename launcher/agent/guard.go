@@ -139,10 +139,19 @@ func (a *Agent) usages() map[launcher.Key]shim.Usage {
 	return all
 }
 
-// largest picks the attempt that holds most. Memory that no process accounts for is the
-// GPU's, and counts for the attempt that has the GPU open: the driver's allocations are in
-// no RSS.
+// largest picks the attempt that holds most.
 func largest(usages map[launcher.Key]shim.Usage, m proc.Memory) (key launcher.Key, held int64) {
+	for k, h := range heldBy(usages, m) {
+		if h > held || h == held && k.String() < key.String() {
+			key, held = k, h
+		}
+	}
+	return key, held
+}
+
+// heldBy is how much memory each attempt holds, in bytes. Memory that no process accounts for is the GPU's, and counts
+// for the attempts that have the GPU open: the driver's allocations are in no RSS.
+func heldBy(usages map[launcher.Key]shim.Usage, m proc.Memory) map[launcher.Key]int64 {
 	unseen := m.Total - m.Available
 	users := int64(0)
 	for _, u := range usages {
@@ -151,16 +160,27 @@ func largest(usages map[launcher.Key]shim.Usage, m proc.Memory) (key launcher.Ke
 			users++
 		}
 	}
+	all := map[launcher.Key]int64{}
 	for k, u := range usages {
-		h := u.Bytes
+		all[k] = u.Bytes
 		if u.GPU {
-			h += max(unseen, 0) / users
-		}
-		if h > held || h == held && k.String() < key.String() {
-			key, held = k, h
+			all[k] += max(unseen, 0) / users
 		}
 	}
-	return key, held
+	return all
+}
+
+// measured is how much memory an attempt holds now, in bytes; nil: it cannot be told.
+func (a *Agent) measured(k launcher.Key) *int64 {
+	m, err := proc.ReadMemory()
+	if err != nil {
+		return nil
+	}
+	held, found := heldBy(a.usages(), m)[k]
+	if !found {
+		return nil
+	}
+	return &held
 }
 
 // stallWatch waits for the kernel to report that memory stalls all tasks.

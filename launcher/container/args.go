@@ -54,7 +54,7 @@ var refused = map[string]string{
 	"pid":          "a rank is ended with its PID namespace",
 	"userns":       "ranks run as the caller",
 	"init":         "sparkrun always starts one",
-	"memory":       "GPU memory is the same memory and ignores it: the node's memory guard watches both",
+	"memory":       "GPU memory is the same memory and ignores it: use --memory, by which jobs share a machine",
 	"cpus":         "use --bind-to",
 	"cpuset-cpus":  "use --bind-to",
 	"log-driver":   "output does not go through the engine: use logs",

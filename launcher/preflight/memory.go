@@ -18,6 +18,16 @@ func memory(_ context.Context, c *Case) error {
 		launcher.Size(m.Available), launcher.Size(c.MemoryFloor))
 }
 
+// MemoryForJobs is how much of this machine's memory jobs may plan to take, in bytes: all but the floor. 0: the
+// kernel does not tell.
+func MemoryForJobs(floor int64) int64 {
+	m, err := proc.ReadMemory()
+	if err != nil {
+		return 0
+	}
+	return max(m.Total-floor, 0)
+}
+
 // DefaultMemoryFloor is a fiftieth of the machine's memory, 1 GiB or more: what sshd, the
 // agent and the kernel need to stay responsive. On small machines it is an eighth at most;
 // 0 if the kernel does not tell.

@@ -40,6 +40,8 @@ type Watcher struct {
 	Servers    []launcher.Server
 	// Tell is called with what was seen; turned: more than its metrics has changed.
 	Tell func(seen launcher.ServiceSeen, turned bool)
+	// Memory tells what its ranks here hold, in bytes, or nil; nil: nobody measures it.
+	Memory func() *int64
 
 	addr string // where it was found to answer
 	history
@@ -101,6 +103,9 @@ func (w *Watcher) look(ctx context.Context) {
 		return
 	}
 	w.measure(now)
+	if w.Memory != nil && w.seen.Ready != nil {
+		w.seen.Memory = w.Memory()
+	}
 	w.toldAt = now
 	w.Tell(w.seen, turned)
 }

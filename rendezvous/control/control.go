@@ -33,6 +33,8 @@ type Config struct {
 	Failover *failover.Failover
 	// GPUs counts this machine's GPUs that have a driver by now.
 	GPUs func() int
+	// Memory is how much of this machine's jobs may take, in bytes; 0: it is not known.
+	Memory int64
 	// Inventory is this machine's hardware, Present are the members as gossip knows them.
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Present   *rendezvous.Latest[[]gossip.Peer]
@@ -134,7 +136,7 @@ func (t *Control) attach(
 	}()
 	return wire.UpHello{
 		Boot: self.Boot, Version: self.Version, Protocol: self.Protocol, Inventory: inv, Ledger: t.cfg.Agent.Ledger(),
-		GPUs: t.cfg.GPUs(), Blank: t.cfg.Failover.Blank(),
+		GPUs: t.cfg.GPUs(), Memory: t.cfg.Memory, Blank: t.cfg.Failover.Blank(),
 	}, nil
 }
 

@@ -57,7 +57,8 @@ type observer struct{ l *Leader }
 func (o observer) NodeUp(id launcher.NodeID, up wire.UpHello) {
 	o.l.cfg.Control.cfg.Failover.Heard(id)
 	o.l.brain.NodeUp(id, lead.Up{
-		Boot: up.Boot, Version: up.Version, Protocol: up.Protocol, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger,
+		Boot: up.Boot, Version: up.Version, Protocol: up.Protocol, Inventory: up.Inventory, GPUs: up.GPUs, Memory: up.Memory,
+		Ledger: up.Ledger,
 		Leases: up.Stamp != 0, Blank: up.Blank,
 	})
 }

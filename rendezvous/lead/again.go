@@ -106,6 +106,7 @@ func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	}
 	r.verdict, r.inherited = nil, false
 	r.grace = r.job.Spec.Grace
+	r.passTurn()
 	r.publish()
 }
 
@@ -202,7 +203,7 @@ func (r *run) begin(job rendezvous.Job) {
 	now := time.Now()
 	r.l.mu.Lock()
 	r.forgetAll()
-	r.job, r.pending, r.queued = job, nil, false
+	r.job, r.pending, r.queued, r.startOrder = job, nil, false, startOrder{}
 	r.placements = placementsOf(job.Plan, now)
 	for _, p := range r.placements {
 		if m := r.l.members[p.Node]; m != nil {

@@ -72,7 +72,7 @@ func (r *run) evaluate(now time.Time) {
 		if now.After(r.deadline) {
 			r.decide(failed(r.job.NoTrace(r.traceless())))
 		}
-	case now.After(r.deadline) && r.notStarted() != "":
+	case now.After(r.deadline) && !r.awaits && r.notStarted() != "":
 		r.decide(failed(fmt.Sprintf("not started within %s: %s", r.job.Spec.StartTimeout, r.notStarted())))
 	}
 }

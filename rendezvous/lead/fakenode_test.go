@@ -30,7 +30,8 @@ type fakeNode struct {
 	ahead   time.Duration // its clock
 	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
 	booted  time.Time
-	old     bool // of a version without leases
+	memory  int64 // for jobs, in bytes; 0: it does not tell
+	old     bool  // of a version without leases
 	// waits is what its probes of a step still wait for; nil: nothing.
 	waits func(step int) string
 	says  string // the last lines that its ranks have written meanwhile
@@ -67,7 +68,8 @@ func (n *fakeNode) attach(f launcher.Fence, lk *link) (Up, error) {
 	}
 	n.fence = next
 	n.links[lk] = true
-	up := Up{Boot: n.boot, Version: "test", Protocol: rendezvous.Protocol, Inventory: inventoryOf(n.host), Leases: !n.old}
+	up := Up{Boot: n.boot, Version: "test", Protocol: rendezvous.Protocol, Inventory: inventoryOf(n.host), Leases: !n.old,
+		Memory: n.memory}
 	for _, tr := range n.ledger {
 		e := tr.LedgerEntry
 		e.Ranks = append([]launcher.RankStatus(nil), e.Ranks...)

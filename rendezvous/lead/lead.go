@@ -80,7 +80,8 @@ type Up struct {
 	Version   string
 	Protocol  int // rendezvous.Protocol of its build
 	Inventory envgen.Inventory
-	GPUs      int // NVIDIA's; 0 where none is known
+	GPUs      int   // NVIDIA's; 0 where none is known
+	Memory    int64 // that jobs may take, in bytes; 0: it is not known
 	Ledger    []launcher.LedgerEntry
 	Leases    bool // it ends ranks whose lease runs out
 	Blank     bool // see rendezvous.Member
@@ -94,6 +95,7 @@ type member struct {
 	protocol  int
 	inventory envgen.Inventory
 	gpus      int
+	memory    int64                   // for jobs, in bytes; 0: not known
 	ahead     time.Duration           // how far its clock is ahead of ours; 0 until it was measured
 	retired   bool                    // gets no ranks any more
 	stuck     map[launcher.Key]string // what was killed there and does not exit

@@ -16,7 +16,7 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	was := l.members[id]
 	now := &member{
 		ready: true, since: time.Now(), boot: up.Boot, version: up.Version, protocol: up.Protocol,
-		inventory: up.Inventory, gpus: up.GPUs,
+		inventory: up.Inventory, gpus: up.GPUs, memory: up.Memory,
 		stuck: map[launcher.Key]string{}, strays: map[launcher.Key]bool{}, leases: up.Leases, blank: up.Blank,
 	}
 	if was != nil {
@@ -179,6 +179,9 @@ func (l *Leader) roster() rendezvous.Roster {
 			m.Blank = s.blank
 		} else {
 			m.Unstarted = n.Joined > l.index
+		}
+		if d, is := l.cfg.Record.Drain(n.ID); is && m.Drained == "" {
+			m.Drained = d.String()
 		}
 		out = append(out, m)
 	}

@@ -10,18 +10,26 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// A job that takes GPUs has the GPUs of its nodes and spare nodes to itself, from its
-// first plan to its recorded end, also between two attempts. Jobs that take none, and
-// those that share, neither hold GPUs nor wait for them.
+// A job that takes GPUs has the GPUs of its nodes and spare nodes to itself, from its first plan to its recorded end,
+// also between two attempts. Those that say what memory they take (--memory) share them with each other, as long as
+// all of them fit. Jobs that take no GPUs, and those with --share, neither hold GPUs nor wait for them.
 
-// busyError refuses a job for lack of free GPUs.
-type busyError struct{ why string }
+// busyError refuses a job for what others hold.
+type busyError struct{ why, remedy string }
 
 func (e *busyError) Error() string {
-	return fmt.Sprintf("%v: %s; use --wait to queue, or --share to share the GPUs", rendezvous.ErrCannotPlace, e.why)
+	return fmt.Sprintf("%v: %s; use %s", rendezvous.ErrCannotPlace, e.why, e.remedy)
 }
 
 func (e *busyError) Unwrap() error { return rendezvous.ErrCannotPlace }
+
+// remedyFor says what else the user of a job may do.
+func remedyFor(spec launcher.Spec) string {
+	if spec.Memory != nil {
+		return "--wait to queue, or a smaller --memory"
+	}
+	return "--wait to queue, --memory SIZE to have a part of a machine's memory, or --share to share the GPUs"
+}
 
 // takes tells whether a job takes a node's GPUs. l.mu is held.
 func (l *Leader) takes(spec launcher.Spec, id launcher.NodeID) bool {
@@ -35,46 +43,78 @@ func (l *Leader) takes(spec launcher.Spec, id launcher.NodeID) bool {
 	return true
 }
 
-// holders gives the run that holds each node's GPUs, except own. l.mu is held.
-func (l *Leader) holders(own *run) map[launcher.NodeID]*run {
-	held := map[launcher.NodeID]*run{}
+// occupies tells whether others may be in the way of a job on a node, and it in theirs. l.mu is held.
+func (l *Leader) occupies(spec launcher.Spec, id launcher.NodeID) bool {
+	return spec.Memory != nil || l.takes(spec, id)
+}
+
+// holders gives the runs that occupy each node, except own. l.mu is held.
+func (l *Leader) holders(own *run) map[launcher.NodeID][]*run {
+	held := map[launcher.NodeID][]*run{}
 	for _, r := range l.runs {
+		if r == own {
+			continue
+		}
 		plans := []rendezvous.Plan{r.job.Plan}
 		if r.pending != nil {
 			plans = append(plans, *r.pending)
 		}
 		for _, p := range plans {
 			for _, id := range p.Has() {
-				if r != own && l.takes(r.job.Spec, id) {
-					held[id] = r
+				if l.occupies(r.job.Spec, id) && !slices.Contains(held[id], r) {
+					held[id] = append(held[id], r)
 				}
 			}
 		}
 	}
+	for _, runs := range held {
+		slices.SortFunc(runs, cameBefore)
+	}
 	return held
 }
 
-// free is the roster without the nodes whose GPUs the job needs and other jobs hold;
-// taken says which jobs hold them, and which nodes are free. l.mu is held.
+// inTheWay says what of a node a job needs and others hold; empty: nothing. l.mu is held.
+func (l *Leader) inTheWay(spec launcher.Spec, id launcher.NodeID, others []*run) string {
+	var planned []launcher.Memory
+	var names []string
+	for _, r := range others {
+		has := r.job.Spec
+		if l.takes(spec, id) && l.takes(has, id) && (spec.Memory == nil || has.Memory == nil) {
+			return "by " + describe(r.job)
+		}
+		if has.Memory != nil {
+			planned = append(planned, *has.Memory)
+			names = append(names, fmt.Sprintf("%s (%s)", describe(r.job), has.Memory))
+		}
+	}
+	room := l.members[id].memory
+	if spec.Memory == nil || room == 0 || launcher.TakenBy(append(planned, *spec.Memory)) <= room {
+		return ""
+	}
+	return fmt.Sprintf("by %s, of %s for jobs", strings.Join(names, ", "), launcher.Size(room))
+}
+
+// free is the roster without the nodes of which the job needs what other jobs hold; taken says which jobs those are,
+// and which nodes are free. l.mu is held.
 func (l *Leader) free(spec launcher.Spec, own *run, roster rendezvous.Roster) (free rendezvous.Roster, taken string) {
 	held := l.holders(own)
 	free = slices.Clone(roster)
 	var texts, idle []string
 	for i, m := range roster {
-		if !m.Ready || m.Drained != "" || m.Witness || !l.takes(spec, m.ID) {
+		if !m.Ready || m.Drained != "" || m.Witness || !l.occupies(spec, m.ID) {
 			continue
 		}
-		by := held[m.ID]
-		if by != nil {
+		by := l.inTheWay(spec, m.ID, held[m.ID])
+		if by != "" {
 			free[i].Ready = false
 		}
 		switch asked := (len(spec.On) == 0 || slices.Contains(spec.On, m.Host)) && !slices.Contains(spec.Exclude, m.Host); {
-		case by == nil && asked:
+		case by == "" && asked:
 			idle = append(idle, m.Host)
-		case by == nil:
+		case by == "":
 			idle = append(idle, m.Host+" (not asked for)")
 		case asked:
-			texts = append(texts, m.Host+" by "+describe(by.job))
+			texts = append(texts, m.Host+" "+by)
 		}
 	}
 	if len(texts) == 0 {
@@ -83,7 +123,25 @@ func (l *Leader) free(spec launcher.Spec, own *run, roster rendezvous.Roster) (f
 	if len(idle) == 0 {
 		idle = []string{"none"}
 	}
-	return free, "GPUs are taken: " + strings.Join(texts, ", ") + "; free: " + strings.Join(idle, ", ")
+	what := "GPUs are"
+	if spec.Memory != nil {
+		what = "memory is"
+	}
+	return free, what + " taken: " + strings.Join(texts, ", ") + "; free: " + strings.Join(idle, ", ")
+}
+
+// tooSmall drains the nodes that would never have the memory that a job plans, whatever else runs there. l.mu is
+// held.
+func (l *Leader) tooSmall(spec launcher.Spec, roster rendezvous.Roster) {
+	if spec.Memory == nil {
+		return
+	}
+	for i, m := range roster {
+		if s := l.members[m.ID]; s != nil && m.Drained == "" && s.memory > 0 && spec.Memory.Most() > s.memory {
+			roster[i].Drained = fmt.Sprintf("it has %s for jobs, and --memory wants %s", launcher.Size(s.memory),
+				launcher.Size(spec.Memory.Most()))
+		}
+	}
 }
 
 func describe(j rendezvous.Job) string {
@@ -133,12 +191,12 @@ func (l *Leader) inQueue(r *run) (place int, first *run) {
 	return place, first
 }
 
-// before is the run that has to be placed before a job that takes GPUs: the first of the
+// before is the run that has to be placed before a job that takes GPUs or memory: the first of the
 // queue, even if this job needs fewer nodes, because otherwise wide jobs would wait for
 // ever. A job that has its nodes does not queue. l.mu is held.
 func (l *Leader) before(spec launcher.Spec, r *run, roster rendezvous.Roster) *run {
-	takes := func(m rendezvous.Member) bool { return l.takes(spec, m.ID) }
-	if r != nil && !r.queued || !slices.ContainsFunc(roster, takes) {
+	occupies := func(m rendezvous.Member) bool { return l.occupies(spec, m.ID) }
+	if r != nil && !r.queued || !slices.ContainsFunc(roster, occupies) {
 		return nil
 	}
 	if _, first := l.inQueue(r); first != r {

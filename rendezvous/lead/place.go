@@ -42,7 +42,7 @@ func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, e
 	if err != nil {
 		return plan, findings, err
 	}
-	then, remedy := "a launch would be refused", "use --wait to queue, or --share to share the GPUs"
+	then, remedy := "a launch would be refused", "use "+remedyFor(spec)
 	if spec.Wait {
 		then, remedy = "a launch would queue", "sparkrun ps"
 	}
@@ -53,12 +53,14 @@ func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, e
 	}
 	held := l.holders(nil)
 	for _, p := range plan.Nodes {
-		if by := held[p.Node]; by != nil && l.takes(spec, p.Node) {
-			taken(p, "its GPUs are taken now by "+describe(by.job))
+		if by := l.inTheWay(spec, p.Node, held[p.Node]); by != "" && spec.Memory == nil {
+			taken(p, "its GPUs are taken now "+by)
+		} else if by != "" {
+			taken(p, "its memory is taken now "+by)
 		}
 	}
 	if first := l.before(spec, nil, roster); first != nil {
-		taken(rendezvous.Place{}, describe(first.job)+" is before it in the queue for GPUs")
+		taken(rendezvous.Place{}, describe(first.job)+" is before it in the queue")
 	}
 	return plan, findings, nil
 }
@@ -76,13 +78,13 @@ func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen
 	}
 	roster := l.available(spec)
 	if first := l.before(spec, r, roster); first != nil {
-		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " is before it in the queue"}
+		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " is before it in the queue", remedyFor(spec)}
 	}
 	free, taken := l.free(spec, r, roster)
 	plan, findings, err := l.fit(spec, free, former, least)
 	if err != nil && taken != "" {
 		if _, _, idle := l.fit(spec, roster, former, least); idle == nil {
-			err = &busyError{taken}
+			err = &busyError{taken, remedyFor(spec)}
 		}
 	}
 	return plan, findings, err
@@ -144,6 +146,7 @@ func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, 
 // available is the roster that placement may use for a job. l.mu is held.
 func (l *Leader) available(spec launcher.Spec) rendezvous.Roster {
 	roster := l.roster()
+	l.tooSmall(spec, roster)
 	for i, m := range roster {
 		switch s := l.members[m.ID]; {
 		case s == nil:

@@ -24,6 +24,7 @@ type run struct {
 	// Both are guarded by l.mu.
 	pending *rendezvous.Plan
 	queued  bool
+	startOrder
 	// findings are the preflight's warnings; only the leader that made the plan has them.
 	findings []envgen.Finding
 
@@ -299,6 +300,7 @@ func (r *run) step(now time.Time) (done bool) {
 			r.noMore = r.noMore || r.timedOut(now)
 		}
 	}
+	r.passTurn()
 	r.publish()
 	return r.verdict != nil && r.find(func(p *placement) bool { return !r.over(p) }) == nil
 }
@@ -340,6 +342,9 @@ func (r *run) advance() {
 		return
 	}
 	now := time.Now()
+	if !r.ordered && r.awaitsTurn(now) {
+		return
+	}
 	leases, all := r.firstLeases(now)
 	if !all && !r.ordered {
 		return
@@ -435,7 +440,7 @@ func (r *run) nextDeadline() time.Time {
 	if r.verdict != nil && r.stepped() && time.Since(r.ended) < r.grace+reverseWait {
 		earliest(r.ended.Add(r.grace + reverseWait))
 	}
-	if r.verdict == nil && r.notStarted() != "" {
+	if r.verdict == nil && !r.awaits && r.notStarted() != "" {
 		earliest(r.deadline.Add(time.Millisecond))
 	}
 	if r.verdict == nil && r.anyRefused() != nil {

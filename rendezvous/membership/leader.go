@@ -44,7 +44,7 @@ func (l *Leader) Close() { l.m.leads.Store(nil) }
 func (l *Leader) Calls() []wire.Call {
 	return []wire.Call{
 		wire.Token.Serve(l.token), wire.Join.Serve(l.join), wire.Login.Serve(l.login), wire.Renew.Serve(l.renew),
-		wire.RemoveNode.Serve(l.removeNode), wire.Clients.Serve(l.clients), wire.RemoveClients.Serve(l.removeClients),
+		wire.RemoveNode.Serve(l.removeNode), wire.DrainNode.Serve(l.drainNode), wire.Clients.Serve(l.clients), wire.RemoveClients.Serve(l.removeClients),
 	}
 }
 

@@ -30,15 +30,10 @@ func (l *Leader) removeNode(
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
 	roster, _ := l.brain.Roster()
-	i := slices.IndexFunc(roster, func(o rendezvous.Member) bool { return o.Host == r.Host })
-	if i < 0 {
-		var known []string
-		for _, o := range roster {
-			known = append(known, o.Host)
-		}
-		return res, fmt.Errorf("remove %s: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
+	gone, err := named(roster, r.Host)
+	if err != nil {
+		return res, fmt.Errorf("remove %s: %w", r.Host, err)
 	}
-	gone := roster[i]
 	if gone.ID == l.m.cfg.Self.ID {
 		if !r.Force { // else the leadership might move for a removal that the next leader refuses
 			if err := l.brain.Retire(gone.ID); err != nil {
@@ -65,6 +60,18 @@ func (l *Leader) removeNode(
 	l.m.log.Warn("node removed", "host", r.Host, "node", gone.ID, "user", c.User.Name, "from", c.Host, "told", res.Told)
 	res.OnlyOn = l.m.cfg.Failover.OnlyHere(ctx)
 	return res, nil
+}
+
+// named finds a member by its host's name.
+func named(roster rendezvous.Roster, host string) (rendezvous.Member, error) {
+	var known []string
+	for _, m := range roster {
+		if m.Host == host {
+			return m, nil
+		}
+		known = append(known, m.Host)
+	}
+	return rendezvous.Member{}, fmt.Errorf("%w: the cluster has %s", rendezvous.ErrNoNode, strings.Join(known, ", "))
 }
 
 // handOn is for a leader that is to be removed itself: the next leader does it.

@@ -108,6 +108,10 @@ type ServiceLine struct {
 	Failures  int                  `json:"failures"`
 	OnWedge   launcher.WedgePolicy `json:"on_wedge"`
 	Metrics   *string              `json:"metrics"`
+	// Memory is what it planned of each machine's (--memory), MemoryUsed what it held on the first one when its node
+	// reported last; in bytes.
+	Memory     *int64 `json:"memory_bytes"`
+	MemoryUsed *int64 `json:"memory_used_bytes"`
 }
 
 // NewServiceLine gives that of a job; nil where it is no service.
@@ -118,6 +122,9 @@ func NewServiceLine(j rendezvous.JobStatus, now time.Time) *ServiceLine {
 	}
 	l := &ServiceLine{Model: v.Model, Autostart: v.Autostart, Restart: v.RestartText(), Failures: j.RecentFaults(now),
 		OnWedge: cmp.Or(v.OnWedge, launcher.WedgeReport)}
+	if m := j.Spec.Memory; m != nil {
+		l.Memory = &m.Bytes
+	}
 	l.State, l.Text = j.ServiceState()
 	if j.Outcome != nil {
 		return l
@@ -131,7 +138,7 @@ func NewServiceLine(j rendezvous.JobStatus, now time.Time) *ServiceLine {
 		}
 	}
 	if seen := j.Service; seen != nil {
-		l.Rate, l.Running = seen.Rate, seen.Running
+		l.Rate, l.Running, l.MemoryUsed = seen.Rate, seen.Running, seen.Memory
 		if l.State == string(seen.State) {
 			l.Since = &seen.Since
 		}

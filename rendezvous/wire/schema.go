@@ -349,7 +349,8 @@ type UpHello struct {
 	Protocol  int                    `json:"protocol,omitempty"` // as in Hello
 	Inventory envgen.Inventory       `json:"inventory"`
 	Ledger    []launcher.LedgerEntry `json:"ledger"`
-	GPUs      int                    `json:"gpus,omitempty"`  // NVIDIA's
-	Stamp     launcher.Uptime        `json:"stamp,omitempty"` // as in Pong
-	Blank     bool                   `json:"blank,omitempty"` // it has lost its copy of the record
+	GPUs      int                    `json:"gpus,omitempty"`   // NVIDIA's
+	Memory    int64                  `json:"memory,omitempty"` // that jobs may take, in bytes
+	Stamp     launcher.Uptime        `json:"stamp,omitempty"`  // as in Pong
+	Blank     bool                   `json:"blank,omitempty"`  // it has lost its copy of the record
 }

@@ -75,6 +75,8 @@ var (
 	RemoveNode = unary[RemoveNodeRequest, RemoveNodeResponse](Row{Name: "remove-node", Who: users, To: leader,
 		Audit: "node remove",
 		Does:  "take a machine out of the cluster"})
+	DrainNode = stream[DrainRequest, DrainProgress](Row{Name: "drain-node", Who: users, To: leader, Audit: "node drain",
+		Does: "keep new ranks away from a machine, or no longer, and tell what still has some there"})
 	MarkDead = unary[MarkDeadRequest, Acknowledged](Row{Name: "mark-dead", Who: users, To: leader, Audit: "mark-dead",
 		Does: "a person's word that a machine which does not answer runs nothing"})
 	Takeover = unary[TakeoverRequest, TakeoverResponse](Row{Name: "takeover", Who: usersHere, Audit: "takeover",

@@ -125,6 +125,9 @@ type memory struct {
 	// what is free. On a GPU it does all the same.
 	Cache    Flag
 	CacheVar string
+	// limit gives the flags that have it take no more than a budget, which are of these; nil: it has none.
+	limit  func(budget) ([]string, error)
+	limits []Flag
 }
 
 // Recipes is what recipes say of an engine in words of their own; without commands none serves by it.

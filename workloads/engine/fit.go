@@ -35,14 +35,12 @@ func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, 
 		m = &workloads.Model{}
 	}
 	weights := m.Bytes / int64(z.TP*z.PP)
-	share := e.memory.Share
-	if text, given := e.memory.Flag.In(slices.Concat(r.Serve.Command, r.Serve.Args)); given {
-		if share, err = strconv.ParseFloat(text, 64); err != nil || !(share > 0 && share <= 1) { // nor NaN
-			return nil, nil, fmt.Errorf("%s %s: %w: want a share such as 0.9", e.memory.Flag.Name, text, launcher.ErrInvalid)
-		}
+	claim, err := e.claim(r)
+	if err != nil {
+		return nil, nil, err
 	}
 	for _, room := range rooms {
-		takes := int64(share * float64(room.Total))
+		takes, said := claim.of(room)
 		line := fmt.Sprintf("%s: %s of %s free", room.Host, gib(room.Available), gib(room.Total))
 		if weights > 0 {
 			line += "; weights " + gib(weights)
@@ -50,15 +48,16 @@ func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, 
 				line += fmt.Sprintf(" of %s", gib(m.Bytes))
 			}
 		}
-		if share > 0 {
-			line += fmt.Sprintf("; %s takes %s (%s %g)", e.Title, gib(takes), e.memory.Flag.Name, share)
+		if takes > 0 {
+			line += fmt.Sprintf("; %s takes %s (%s)", e.Title, gib(takes), said)
 			if cache := takes - weights; weights > 0 && cache > 0 && m.PerToken(z) > 0 {
 				line += fmt.Sprintf(", of which %s are left for the KV cache, %d tokens at 16 bits at most", gib(cache),
 					cache/m.PerToken(z))
 			}
 		}
 		lines = append(lines, line)
-		need := need{Model: m, engine: e, room: room, sizes: z, nodes: nodes, weights: weights, takes: takes, share: share}
+		need := need{Model: m, engine: e, room: room, sizes: z, nodes: nodes, weights: weights, takes: takes, said: said,
+			planned: claim.planned != nil}
 		unfit := need.unfit()
 		switch {
 		case unfit != nil && err == nil:
@@ -73,6 +72,40 @@ func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, 
 		}
 	}
 	return lines, doubts, err
+}
+
+// claim is what a server takes of a machine's memory: what --memory plans, or else a share of all.
+type claim struct {
+	planned *launcher.Memory
+	share   float64 // 0: what it needs
+	flag    string
+}
+
+// claim reads it from a request. What stands after -- decides; a recipe's flag gives way to --memory.
+func (e Engine) claim(r workloads.Request) (claim, error) {
+	c := claim{planned: r.Job.Memory, share: e.memory.Share, flag: e.memory.Flag.Name}
+	words := r.Serve.Args
+	if c.planned == nil {
+		words = slices.Concat(r.Serve.Command, r.Serve.Args)
+	}
+	text, given := e.memory.Flag.In(words)
+	if !given {
+		return c, nil
+	}
+	c.planned = nil
+	var err error
+	if c.share, err = strconv.ParseFloat(text, 64); err != nil || !(c.share > 0 && c.share <= 1) { // nor NaN
+		return c, fmt.Errorf("%s %s: %w: want a share such as 0.9", c.flag, text, launcher.ErrInvalid)
+	}
+	return c, nil
+}
+
+// of gives the bytes that it takes of a machine, 0 where that is not known, and what says so.
+func (c claim) of(room Room) (takes int64, said string) {
+	if c.planned != nil {
+		return c.planned.Bytes, "--memory"
+	}
+	return int64(c.share * float64(room.Total)), fmt.Sprintf("%s %g", c.flag, c.share)
 }
 
 // saysCache tells whether the server is told the size of its cache.
@@ -90,7 +123,8 @@ type need struct {
 	sizes          workloads.Sizes
 	nodes          int
 	weights, takes int64
-	share          float64
+	said           string // what says how much it takes
+	planned        bool   // --memory does
 }
 
 // ownStart is what a server that takes a share takes by itself, in bytes, before it looks at what is free: Python,
@@ -106,9 +140,12 @@ func (n need) unfit() error {
 	case n.weights > n.room.Available:
 		why = gib(n.room.Available) + " of its memory are free now: end what runs there (`sparkrun ps`), or take another " +
 			"machine" + n.spread(", or more of them", n.room.Available)
-	case n.share > 0 && n.weights > n.takes && n.room.GPU:
-		why = fmt.Sprintf("%s %g gives %s %s%s", n.engine.memory.Flag.Name, n.share, n.engine.Title, gib(n.takes),
-			n.spread(": a larger share, or more machines", n.room.Total))
+	case n.takes > 0 && n.weights > n.takes && n.room.GPU:
+		more := ": a larger share, or more machines"
+		if n.planned {
+			more = ": more of it, or more machines"
+		}
+		why = fmt.Sprintf("%s gives %s %s%s", n.said, n.engine.Title, gib(n.takes), n.spread(more, n.room.Total))
 	default:
 		return nil
 	}
@@ -118,7 +155,7 @@ func (n need) unfit() error {
 // spread names the nearest number of machines like this one of which each takes less than most of the
 // weights, behind a lead.
 func (n need) spread(lead string, most int64) string {
-	if n.share > 0 {
+	if n.takes > 0 {
 		most = min(most, n.takes)
 	}
 	for nodes := n.nodes + 1; nodes <= workloads.MaxSpread; nodes++ {
@@ -136,15 +173,23 @@ func (n need) spread(lead string, most int64) string {
 	return lead
 }
 
-// crowded says that its share is more than what is free, and which would not be.
+// crowded says that what it takes is more than what is free, and what would not be.
 func (n need) crowded() string {
-	text := fmt.Sprintf("%s wants %s (%s %g of %s), and %s are free now: ", n.engine.Title, gib(n.takes),
-		n.engine.memory.Flag.Name, n.share, gib(n.room.Total), gib(n.room.Available))
-	if left := n.room.Available - ownStart; left > n.weights && left*100/n.room.Total > 0 {
-		return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", n.engine.memory.Flag.Name,
-			float64(left*100/n.room.Total)/100)
+	of := ""
+	if !n.planned {
+		of = " of " + gib(n.room.Total)
 	}
-	return text + "end what runs there (`sparkrun ps`), or take another machine"
+	text := fmt.Sprintf("%s wants %s (%s%s), and %s are free now: ", n.engine.Title, gib(n.takes), n.said, of,
+		gib(n.room.Available))
+	left := n.room.Available - ownStart
+	switch {
+	case left <= n.weights || left*100/n.room.Total == 0:
+		return text + "end what runs there (`sparkrun ps`), or take another machine"
+	case n.planned:
+		return text + fmt.Sprintf("end what runs there, or give it less: --memory %dG", left>>30)
+	}
+	return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", n.engine.memory.Flag.Name,
+		float64(left*100/n.room.Total)/100)
 }
 
 // gib is a size in GiB, or in MiB where that would be none.

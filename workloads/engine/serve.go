@@ -93,6 +93,9 @@ func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 	if err := e.readListen(o, &s); err != nil {
 		return served{}, err
 	}
+	if err := e.limit(r, &s); err != nil {
+		return served{}, err
+	}
 	if name, given := e.Served.In(append(s.words[:len(s.words):len(s.words)], s.args...)); given && e.Served.Name != "" {
 		s.model = name
 	}

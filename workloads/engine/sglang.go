@@ -29,6 +29,7 @@ func sglangEngine() Engine {
 		},
 		Key: Key{Remedy: "SGLang takes it in no other way: leave it out, and put a proxy that asks for one before it",
 			Flagged: true},
+		memory: memory{limit: sglangLimit, limits: []Flag{{Name: "--mem-fraction-static"}}},
 		compiles: append(kernelCaches(), "SGLANG_CACHE_DIR", "SGLANG_JIT_CACHE_DIR", "SGLANG_DG_CACHE_DIR", // srt/environ.py
 			"TVM_FFI_CACHE_DIR"), // jit_kernel/utils.py
 		address: "SGLANG_HOST_IP",

@@ -30,7 +30,9 @@ func trtllmEngine() Engine {
 		Served:    Flag{Name: "--served_model_name"},
 		Key:       Key{Remedy: "trtllm-serve asks for none: leave it out, and put a proxy that does before it"},
 		noMetrics: "trtllm has no metrics that are read; --probe generate tells of a server that generates nothing",
-		compiles:  append(kernelCaches(), "TRTLLM_CACHE_DIR", "TRTLLM_DG_CACHE_DIR"), // tensorrt_llm/_bootstrap.py
+		memory: memory{limit: trtllmLimit, limits: []Flag{ // tensorrt_llm/commands/serve.py
+			{Name: "--kv_cache_free_gpu_memory_fraction", Other: []string{"--free-gpu-memory-fraction"}}}},
+		compiles: append(kernelCaches(), "TRTLLM_CACHE_DIR", "TRTLLM_DG_CACHE_DIR"), // tensorrt_llm/_bootstrap.py
 		Recipes: Recipes{
 			Runtimes: map[string]string{"trtllm": ""},
 			Commands: [][]string{{"trtllm-serve", "serve"}, {"trtllm-serve"}, {llmapiLaunch, "trtllm-serve", "serve"},

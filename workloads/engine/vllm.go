@@ -54,6 +54,8 @@ func vllmEngine() Engine {
 		memory: memory{ // vllm/config/cache.py; of its worker for CPUs vllm/v1/worker/cpu_worker.py
 			Share: 0.9, Flag: Flag{Name: "--gpu-memory-utilization", Least: "--gpu-memory-u"},
 			Cache: Flag{Name: "--kv-cache-memory-bytes", Least: "--kv-cache-m"}, CacheVar: "VLLM_CPU_KVCACHE_SPACE",
+			limit:  vllmLimit,
+			limits: []Flag{{Name: "--gpu-memory-utilization", Least: "--gpu-memory-u"}, {Name: "--kv-cache-memory-bytes", Least: "--kv-cache-m"}},
 		},
 		compiles: append(kernelCaches(), "VLLM_CACHE_ROOT"), address: "VLLM_HOST_IP", // vllm/envs.py
 		Recipes: Recipes{

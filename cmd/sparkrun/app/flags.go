@@ -357,6 +357,32 @@ func parseBytes(text string) (int64, error) {
 	return n << shift, nil
 }
 
+// Memory is a flag's SIZE[:PEAK].
+type Memory struct{ M **launcher.Memory }
+
+func (m Memory) Type() string { return "SIZE[:PEAK]" }
+
+func (m Memory) String() string {
+	if m.M == nil || *m.M == nil {
+		return ""
+	}
+	return (*m.M).String()
+}
+
+func (m Memory) Set(text string) error {
+	size, peak, both := strings.Cut(text, ":")
+	var got launcher.Memory
+	err := Amount{N: &got.Bytes, Least: 1}.Set(size)
+	if err == nil && both {
+		err = Amount{N: &got.Peak, Least: got.Bytes}.Set(peak)
+	}
+	if err != nil {
+		return fmt.Errorf("want a size such as 40G, or 40G:60G with the most that it takes while it starts")
+	}
+	*m.M = &got
+	return nil
+}
+
 // ManagementFlag binds the flag that overrides which NIC the cluster talks over.
 func ManagementFlag(fs *pflag.FlagSet, management *string) {
 	fs.StringVar(management, "management", "",

@@ -431,7 +431,8 @@ func SomeServices() wire.JobsResponse {
 	well := rendezvous.JobStatus{Job: job("aaaa", launcher.Service{Model: "m", Autostart: true}),
 		State: rendezvous.StateRuns,
 		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Since: at, Addr: "10.0.0.1:8000", Rate: new(86.5),
-			Running: new(2)}}
+			Running: new(2), Memory: new(int64(37 << 30))}}
+	well.Spec.Memory = &launcher.Memory{Bytes: 40 << 30}
 	stuck := rendezvous.JobStatus{Job: job("bbbb", launcher.Service{}), State: rendezvous.StateRuns,
 		Service: &launcher.ServiceSeen{State: launcher.ServiceWedged, Since: at, Addr: "127.0.0.1:8000",
 			Rate: new(0.0), Running: new(3), Text: "3 requests are running, and no token has come for 50s"}}

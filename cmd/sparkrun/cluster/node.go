@@ -9,12 +9,13 @@ import (
 // NewNodeCmd makes `sparkrun node`.
 func NewNodeCmd(a *app.App) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "node",
-		Short:   "Take machines out of the cluster",
-		Long:    `Commands about the cluster's machines. sparkrun status lists them.`,
-		Example: `  sudo sparkrun node remove spark3`,
+		Use:   "node",
+		Short: "Drain machines, or take them out of the cluster",
+		Long:  `Commands about the cluster's machines. sparkrun status lists them.`,
+		Example: `  sudo sparkrun node drain spark3
+  sudo sparkrun node remove spark3`,
 	}
 	app.Group(cmd)
-	cmd.AddCommand(newNodeRemoveCmd(a))
+	cmd.AddCommand(newNodeDrainCmd(a), newNodeResumeCmd(a), newNodeRemoveCmd(a))
 	return cmd
 }

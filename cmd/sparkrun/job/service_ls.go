@@ -34,6 +34,8 @@ a name: of the same model).
              waiting: for what is said below; failed. In parentheses machines of it that
              are away, or that management does not reach
   TOKENS/S   that it generates, by its own metrics
+  MEMORY     that it held on its first machine when that reported last, of what --memory
+             planned; both sides of shared memory together
   FAILURES   that --restart counts now, of how many in what time
   AUTOSTART  whether it comes back after all its machines were off
 
@@ -104,7 +106,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		}
 		return a.Object(listed)
 	}
-	rows := [][]string{{"JOB", "NAME", "MODEL", "NODES", "URL", "STATE", "TOKENS/S", "FAILURES", "AUTOSTART"}}
+	rows := [][]string{{"JOB", "NAME", "MODEL", "NODES", "URL", "STATE", "TOKENS/S", "MEMORY", "FAILURES", "AUTOSTART"}}
 	for _, j := range services {
 		l := wire.NewServiceLine(j, now)
 		autostart := "no"
@@ -117,7 +119,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		}
 		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"),
 			cmp.Or(app.Hosts(j.MainHosts()), "-"), urlText(l),
-			state, rateText(l), j.RestartsText(now), autostart})
+			state, rateText(l), memoryText(l), j.RestartsText(now), autostart})
 	}
 	if err := a.Table(rows); err != nil {
 		return err
@@ -128,6 +130,18 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		}
 	}
 	return nil
+}
+
+// memoryText is what a service holds on its first machine, and what it planned of each.
+func memoryText(l *wire.ServiceLine) string {
+	used, planned := "-", ""
+	if l.MemoryUsed != nil {
+		used = launcher.Size(*l.MemoryUsed)
+	}
+	if l.Memory != nil {
+		planned = " of " + launcher.Size(*l.Memory)
+	}
+	return used + planned
 }
 
 // serviceNotes say what is wrong with a service, and what to do about it.

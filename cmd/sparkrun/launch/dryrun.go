@@ -34,7 +34,8 @@ func (t *Answer) of(spec launcher.Spec, model string) bool {
 	s := t.spec
 	return t.model == model && s.User == spec.User && s.Nodes == spec.Nodes && s.MinNodes == spec.MinNodes &&
 		s.Spare == spec.Spare && slices.Equal(s.On, spec.On) && slices.Equal(s.Exclude, spec.Exclude) &&
-		s.GPUs == spec.GPUs && s.Wait == spec.Wait && s.Share == spec.Share
+		s.GPUs == spec.GPUs && s.Wait == spec.Wait && s.Share == spec.Share &&
+		(s.Memory == nil) == (spec.Memory == nil) && (s.Memory == nil || *s.Memory == *spec.Memory)
 }
 
 // Ask asks the machines that a launch would get, before the launch, unless they have

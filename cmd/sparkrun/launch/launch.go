@@ -138,7 +138,10 @@ func BindLaunch(fs *pflag.FlagSet, o *Options) {
 	fs.Var(app.GPUCount{G: &job.GPUs, None: &r.NoGPUs}, "gpus",
 		"GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and "+
 			"ib-test none, all others all)")
-	fs.BoolVar(&job.Wait, "wait", false, "queue while other jobs have the GPUs, instead of being refused")
+	fs.Var(app.Memory{M: &job.Memory}, "memory",
+		"the part of each machine's memory that it takes, such as 40G, and 40G:60G if more while it starts: jobs "+
+			"that say theirs share GPUs, and start one after the other")
+	fs.BoolVar(&job.Wait, "wait", false, "queue while other jobs have the GPUs or the memory, instead of being refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false,
 		"start although the fabric between the machines is broken, or a model has no room on one")
@@ -151,7 +154,8 @@ func BindLaunch(fs *pflag.FlagSet, o *Options) {
 
 // GroupLaunch puts the flags of BindLaunch and BindContainer into groups for help.
 func GroupLaunch(fs *pflag.FlagSet) {
-	help.Group(fs, "Machines", "nodes", "on", "exclude", "nproc-per-node", "gpus", "wait", "share", "force", "standalone")
+	help.Group(fs, "Machines", "nodes", "on", "exclude", "nproc-per-node", "gpus", "memory", "wait", "share", "force",
+		"standalone")
 	help.Group(fs, "Ranks", "env", "workdir", "stage", "secret", "user", "ulimit", "bind-to", "before", "after",
 		"keep-cache")
 	help.Group(fs, "Input and output", "name", "detach", "dry-run", "stdin", "tty", "detach-keys", "output", "json",

@@ -77,6 +77,27 @@ func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 	return nil
 }
 
+// settleMemory finds out how much memory the machines have, of which --memory gives the server a part.
+func (o *serveOptions) settleMemory(ctx context.Context, a *app.App) error {
+	if o.Request.Job.Memory == nil {
+		return nil
+	}
+	told := o.Told
+	if told == nil {
+		var err error
+		if told, err = askMachines(ctx, a, o.Options, modelOf(o.Options)); err != nil {
+			return ctx.Err() // errors of the launch itself are left to the launch
+		}
+		o.Told = told
+	}
+	for _, n := range told.Nodes {
+		if n.Memory != nil {
+			o.Request.Serve.Total = max(o.Request.Serve.Total, n.Memory.Total)
+		}
+	}
+	return nil
+}
+
 // askMachines asks the machines that a launch would get about its model.
 func askMachines(ctx context.Context, a *app.App, o launch.Options, model string) (*launch.Answer, error) {
 	o.Model = model
@@ -84,7 +105,7 @@ func askMachines(ctx context.Context, a *app.App, o launch.Options, model string
 		o.Request.Serve.Backend = ""
 	}
 	if o.Request.Job.Wait { // a queued job may get machines that are taken now
-		o.Request.Job.Wait, o.Request.Job.Share = false, true
+		o.Request.Job.Wait, o.Request.Job.Share = false, o.Request.Job.Memory == nil
 	}
 	return launch.Ask(ctx, a, o)
 }

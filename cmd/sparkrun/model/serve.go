@@ -174,6 +174,9 @@ func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 	if o.unfetched != "" {
 		a.Say(o.unfetched)
 	}
+	if err := o.settleMemory(ctx, a); err != nil {
+		return err
+	}
 	away, err := a.Away()
 	if err != nil && !o.Standalone {
 		return err
@@ -260,8 +263,8 @@ func question(o launch.Options, e engine.Engine) launch.Options {
 	ask := o
 	ask.Workload, ask.Detach, ask.JSON, ask.Stage, ask.Secrets = "exec", false, false, nil, nil
 	job := &ask.Request.Job
-	job.Name, job.Nodes, job.GPUs, job.Wait, job.Spare, job.Service, job.Publish = "", 1, launcher.NoGPUs, false, 0,
-		nil, nil
+	job.Name, job.Nodes, job.GPUs, job.Wait, job.Spare, job.Service, job.Publish, job.Memory = "", 1, launcher.NoGPUs,
+		false, 0, nil, nil, nil
 	if job.On = slices.Clone(job.On); len(job.On) > 1 {
 		job.On = job.On[:1]
 	}

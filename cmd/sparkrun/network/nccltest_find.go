@@ -76,7 +76,7 @@ func findTests(ctx context.Context, a *app.App, o *testOptions) (hosts []string,
 		q.Request.NCCLTest.Program, q.Request.NCCLTest.Libraries = c.program, c.libraries
 		q.Request.MPI.Forced = q.Request.MPI.Family != ""
 		ask := q
-		ask.Request.Job.Wait, ask.Request.Job.Share = false, true
+		ask.Request.Job.Wait, ask.Request.Job.Share = false, ask.Request.Job.Memory == nil
 		res, err := launch.Ask(ctx, a, ask.Options)
 		switch {
 		case ctx.Err() != nil:
