@@ -22,19 +22,22 @@ type Filter struct {
 	Members    []netip.Addr `json:"members"`             // of all the job's nodes, as planned
 	Nodes      []NodeID     `json:"nodes,omitempty"`     // those nodes; none: not sent
 	Published  []Ports      `json:"published,omitempty"` // open to anybody
+	// Served are open to all members of the cluster, whose gateways send requests there.
+	Served []Ports `json:"served,omitempty"`
+	// Cluster are the members' addresses, where there are Served ones.
+	Cluster map[NodeID][]netip.Addr `json:"cluster,omitempty"`
 	// Moved are addresses that such a node has now and that are not in Members.
 	Moved map[NodeID][]netip.Addr `json:"moved,omitempty"`
 }
 
-// Readdress returns the filter with the addresses that nodes have now; nodes that addrs
-// lacks keep theirs. Planned addresses stay, as a node may get its address back. f itself
-// is not changed.
+// Readdress returns the filter with the addresses that nodes have now, by all members that are known; those without an
+// address there keep theirs. Planned addresses stay, as a node may get its address back. f itself is not changed.
 func (f Filter) Readdress(addrs map[NodeID][]netip.Addr) (now Filter, changed bool) {
 	now = f
 	now.Moved = nil
 	for _, id := range f.Nodes {
-		known, told := addrs[id]
-		if !told {
+		known := addrs[id]
+		if len(known) == 0 {
 			known = f.Moved[id]
 		}
 		for _, a := range known {
@@ -48,7 +51,16 @@ func (f Filter) Readdress(addrs map[NodeID][]netip.Addr) (now Filter, changed bo
 			}
 		}
 	}
-	return now, !maps.EqualFunc(f.Moved, now.Moved, slices.Equal)
+	if len(f.Served) > 0 && len(addrs) > 0 {
+		now.Cluster = map[NodeID][]netip.Addr{}
+		for id, known := range addrs { // whoever is no member any more goes
+			if len(known) == 0 {
+				known = f.Cluster[id]
+			}
+			now.Cluster[id] = known
+		}
+	}
+	return now, !maps.EqualFunc(f.Moved, now.Moved, slices.Equal) || !maps.EqualFunc(f.Cluster, now.Cluster, slices.Equal)
 }
 
 func bare(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
@@ -58,6 +70,14 @@ func (f Filter) Admits() []netip.Addr {
 	out := slices.Clone(f.Members)
 	for _, id := range f.Nodes {
 		out = append(out, f.Moved[id]...)
+	}
+	return out
+}
+
+// Serves lists the addresses whose connections to Served ports are let in.
+func (f Filter) Serves() (out []netip.Addr) {
+	for _, addrs := range f.Cluster {
+		out = append(out, addrs...)
 	}
 	return out
 }

@@ -52,6 +52,35 @@ func TestReaddress(t *testing.T) {
 	}
 }
 
+// A service's port follows the cluster's members: who joins is let in, who is silent stays, who is removed goes.
+func TestReaddressServes(t *testing.T) {
+	at := func(text string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(text)} }
+	f := Filter{Members: at("10.0.0.1"), Nodes: []NodeID{"a"}, Served: []Ports{{8000, 8000}}}
+	for _, step := range []struct {
+		told    map[NodeID][]netip.Addr
+		changed bool
+		want    map[NodeID][]netip.Addr
+	}{
+		{map[NodeID][]netip.Addr{"a": at("10.0.0.1"), "b": at("10.0.0.2")}, true,
+			map[NodeID][]netip.Addr{"a": at("10.0.0.1"), "b": at("10.0.0.2")}},
+		{map[NodeID][]netip.Addr{"a": at("10.0.0.1"), "b": nil}, false,
+			map[NodeID][]netip.Addr{"a": at("10.0.0.1"), "b": at("10.0.0.2")}},
+		{nil, false, map[NodeID][]netip.Addr{"a": at("10.0.0.1"), "b": at("10.0.0.2")}},
+		{map[NodeID][]netip.Addr{"a": at("10.0.0.1"), "c": at("10.0.0.3")}, true,
+			map[NodeID][]netip.Addr{"a": at("10.0.0.1"), "c": at("10.0.0.3")}},
+	} {
+		now, changed := f.Readdress(step.told)
+		if d := cmp.Diff(step.want, now.Cluster, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" ||
+			changed != step.changed {
+			t.Errorf("told %v: changed is %v (-want +got):\n%s", step.told, changed, d)
+		}
+		if d := cmp.Diff([]string{"10.0.0.1"}, []string{now.Admits()[0].String()}); d != "" || len(now.Admits()) != 1 {
+			t.Errorf("told %v: the job's other ports admit %v", step.told, now.Admits())
+		}
+		f = now
+	}
+}
+
 func TestParsePorts(t *testing.T) {
 	for text, want := range map[string]Ports{"8000": {8000, 8000}, "1-65535": {1, 65535}, "8000-8001": {8000, 8001}} {
 		got, err := ParsePorts(text)

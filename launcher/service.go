@@ -10,8 +10,11 @@ import (
 // who launched it has logged out.
 type Service struct {
 	// Port is where rank 0's node answers: a named port of the main stage. It is open to
-	// all who can reach that node.
+	// all who can reach that node, but see Behind.
 	Port Value `json:"port"`
+	// Behind: it is behind the gateway, so that of the hosts only the cluster's members reach Port, unless the job
+	// publishes it.
+	Behind bool `json:"behind,omitempty"`
 	// Listen is the address that it listens on, for a dry run; empty: not known. Its real
 	// address is found by asking (ServiceSeen.Addr).
 	Listen string `json:"listen,omitempty"`

@@ -36,8 +36,12 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	if len(as.Members) == 0 {
 		return errors.New("the leader's sparkrun does not send the members' addresses: upgrade it")
 	}
-	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes,
-		Published: slices.Concat(as.Spec.Publish, servicePublished(as, at)), Ports: at.all()}
+	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes, Published: as.Spec.Publish, Ports: at.all()}
+	if api := servicePublished(as, at); as.Spec.Service != nil && as.Spec.Service.Behind {
+		f.Served = api
+	} else {
+		f.Published = slices.Concat(f.Published, api)
+	}
 	var err error
 	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
 		return err

@@ -86,8 +86,28 @@ type guard struct {
 	name      string  // of the attempt, and of its chain
 	cgroup    *cgroup // nil: by ports
 	ports     []uint16
-	members   [2][]netip.Addr // IPv4, IPv6
+	members   addresses
 	published []launcher.Ports
+	served    []launcher.Ports // open to the cluster's members
+	cluster   addresses
+}
+
+// addresses are those of IPv4 and those of IPv6, sorted, each once.
+type addresses [2][]netip.Addr
+
+func byFamily(addrs []netip.Addr) (out addresses) {
+	for _, a := range addrs {
+		if a = a.Unmap().WithZone(""); a.Is4() {
+			out[0] = append(out[0], a)
+		} else if a.Is6() {
+			out[1] = append(out[1], a)
+		}
+	}
+	for i := range out {
+		slices.SortStableFunc(out[i], netip.Addr.Compare)
+		out[i] = slices.Compact(out[i])
+	}
+	return out
 }
 
 // cgroup identifies a group for the kernel: its id, and its depth, the root being 0.
@@ -99,18 +119,8 @@ type cgroup struct {
 func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
 	var out []guard
 	for key, f := range jobs {
-		g := guard{name: key.String(), ports: f.Ports, published: f.Published}
-		for _, a := range f.Admits() {
-			if a = a.Unmap().WithZone(""); a.Is4() {
-				g.members[0] = append(g.members[0], a)
-			} else if a.Is6() {
-				g.members[1] = append(g.members[1], a)
-			}
-		}
-		for i := range g.members {
-			slices.SortStableFunc(g.members[i], netip.Addr.Compare)
-			g.members[i] = slices.Compact(g.members[i])
-		}
+		g := guard{name: key.String(), ports: f.Ports, published: f.Published, served: f.Served,
+			members: byFamily(f.Admits()), cluster: byFamily(f.Serves())}
 		if f.Cgroup == "" {
 			out = append(out, g)
 		}

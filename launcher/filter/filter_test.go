@@ -287,6 +287,14 @@ func TestFilter(t *testing.T) {
 		t.Error(diff)
 	}
 
+	// A service's port is open to the cluster's members, of which those of the job are some.
+	jobs[key("first")] = launcher.Filter{Cgroup: first, Members: addrs(nodeAddr, nodeAddr6),
+		Served: []launcher.Ports{{First: 8000, Last: 8000}}, Cluster: map[launcher.NodeID][]netip.Addr{"b": addrs(member4, member6)}}
+	w.apply(jobs)
+	w.expect("served", "8000", own)
+	w.expect("beside it", "29500", map[string]bool{nodeAddr: true, nodeAddr6: true, member4: false, member6: false,
+		stranger4: false, strange6: false})
+
 	delete(jobs, key("first"))
 	w.apply(jobs)
 	w.expect("after the first job's end", "29500", all)

@@ -2,13 +2,17 @@ package filter
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // entryChain is the chain for incoming packets.
@@ -85,47 +89,65 @@ func (w writer) all(guards []guard) error {
 		if err != nil {
 			return err
 		}
-		to := &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain.Name}
+		jump := &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain.Name}
 		if g.cgroup != nil {
 			w.rule(entry, &expr.Socket{Key: expr.SocketKeyCgroupv2, Level: g.cgroup.level, Register: reg},
-				is(binaryutil.NativeEndian.PutUint64(g.cgroup.id)), to)
+				is(binaryutil.NativeEndian.PutUint64(g.cgroup.id)), jump)
 			continue // a process outside the job may listen on such a port
 		}
 		for _, p := range g.ports {
-			w.rule(entry, destinationPort(), is(binaryutil.BigEndian.PutUint16(p)), to)
+			w.rule(entry, destinationPort(), is(binaryutil.BigEndian.PutUint16(p)), jump)
 		}
 	}
 	return nil
 }
 
+// families are IPv4 and IPv6, with the place and the size of a packet's source address (RFC 791, RFC 8200).
+var families = [2]struct {
+	suffix        string
+	proto         byte
+	key           nftables.SetDatatype
+	offset, bytes uint32
+}{
+	{"-4", unix.NFPROTO_IPV4, nftables.TypeIPAddr, 12, 4},
+	{"-6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 8, 16},
+}
+
+// to matches packets to a range of ports.
+func to(p launcher.Ports) []expr.Any {
+	return []expr.Any{destinationPort(), &expr.Range{Op: expr.CmpOpEq, Register: reg,
+		FromData: binaryutil.BigEndian.PutUint16(p.First), ToData: binaryutil.BigEndian.PutUint16(p.Last)}}
+}
+
 // job makes the chain of one job.
 func (w writer) job(g guard) (*nftables.Chain, error) {
 	chain := w.c.AddChain(&nftables.Chain{Name: g.name, Table: w.table})
-	for i, family := range []struct {
-		suffix        string
-		proto         byte
-		key           nftables.SetDatatype
-		offset, bytes uint32 // of the source's address (RFC 791, RFC 8200)
-	}{
-		{"-4", unix.NFPROTO_IPV4, nftables.TypeIPAddr, 12, 4},
-		{"-6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 8, 16},
-	} {
-		if len(g.members[i]) == 0 {
-			continue
+	from := func(all addresses, suffix string, first ...expr.Any) error {
+		for i, family := range families {
+			if len(all[i]) == 0 {
+				continue
+			}
+			set := &nftables.Set{Table: w.table, Name: g.name + suffix + family.suffix, KeyType: family.key}
+			if err := w.c.AddSet(set, elements(all[i])); err != nil {
+				return err
+			}
+			rules := slices.Concat([]expr.Any{meta(expr.MetaKeyNFPROTO), is([]byte{family.proto})}, first)
+			w.rule(chain, append(rules,
+				&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: family.offset, Len: family.bytes},
+				&expr.Lookup{SourceRegister: reg, SetName: set.Name, SetID: set.ID}, accept())...)
 		}
-		set := &nftables.Set{Table: w.table, Name: g.name + family.suffix, KeyType: family.key}
-		if err := w.c.AddSet(set, elements(g.members[i])); err != nil {
+		return nil
+	}
+	if err := from(g.members, ""); err != nil {
+		return nil, err
+	}
+	for i, p := range g.served {
+		if err := from(g.cluster, fmt.Sprintf("-served%d", i), to(p)...); err != nil {
 			return nil, err
 		}
-		w.rule(chain, meta(expr.MetaKeyNFPROTO), is([]byte{family.proto}),
-			&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: family.offset, Len: family.bytes},
-			&expr.Lookup{SourceRegister: reg, SetName: set.Name, SetID: set.ID}, accept())
 	}
 	for _, p := range g.published {
-		w.rule(chain, destinationPort(),
-			&expr.Range{Op: expr.CmpOpEq, Register: reg, FromData: binaryutil.BigEndian.PutUint16(p.First),
-				ToData: binaryutil.BigEndian.PutUint16(p.Last)},
-			accept())
+		w.rule(chain, append(to(p), accept())...)
 	}
 	w.rule(chain, &expr.Counter{}, drop())
 	return chain, nil

@@ -353,6 +353,7 @@ func (e Engine) service(asked *launcher.Service, s served) *launcher.Service {
 		v = *asked
 	}
 	v.Port, v.Listen, v.Health, v.Model = launcher.Of(launcher.PortNamed(workloads.ServePort)), s.shown, "/health", s.model
+	v.Behind = true
 	if e.noMetrics == "" {
 		v.Metrics = "/metrics"
 	}

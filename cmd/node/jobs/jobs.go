@@ -85,6 +85,7 @@ func (k *Ranks) Run(ctx context.Context) error {
 		present, changed := k.cfg.Present.Watch()
 		addrs := map[launcher.NodeID][]netip.Addr{}
 		for _, p := range present {
+			addrs[launcher.NodeID(p.ID)] = nil // it is a member
 			if p.Alive {
 				addrs[launcher.NodeID(p.ID)] = append(p.Meta.FabricAddrs(), p.Addr)
 			}
