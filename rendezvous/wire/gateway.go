@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -14,6 +15,16 @@ type GatewayResponse struct {
 	Keys     []GatewayKey         `json:"keys,omitempty"` // by name
 	Aliases  map[string]string    `json:"aliases,omitempty"`
 	Backends []rendezvous.Backend `json:"backends"`
+	// Member is the one that was asked.
+	Member GatewayMember `json:"member"`
+}
+
+// GatewayMember is where one member's gateway listens.
+type GatewayMember struct {
+	Host  string           `json:"host"`
+	Addrs []netip.AddrPort `json:"addrs"`
+	// Problem is why it does not listen on all addresses that it should; empty: it does.
+	Problem string `json:"problem,omitempty"`
 }
 
 // GatewayKey is what is known of a key.

@@ -33,8 +33,9 @@ line a service:
   ALIASES  further names of the model
 
 --json prints an object: port, open, keys (how many), addresses (of each machine, where
-it listens there), aliases, and backends: job, name, models, state, text, ready, comes
-(it will be ready without anybody's doing), addr and host.`,
+it listens there), aliases, problem (why the machine that was asked does not listen),
+and backends: job, name, models, state, text, ready, comes (it will be ready without
+anybody's doing), addr and host.`,
 		Example: `  sparkrun gateway ls
   sparkrun gateway ls --json | jq -r '.backends[] | select(.ready).models[]'`,
 		Args: app.Takes(0, ""),
@@ -52,6 +53,7 @@ type listed struct {
 	Addresses []address            `json:"addresses"`
 	Aliases   map[string]string    `json:"aliases"`
 	Backends  []rendezvous.Backend `json:"backends"`
+	Problem   *string              `json:"problem"`
 }
 
 type address struct {
@@ -80,6 +82,10 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 			out.Addresses = append(out.Addresses, address{n.Host, urlOf(n.Addr.String(), g.Port)})
 		}
 	}
+	if g.Member.Problem != "" {
+		text := g.Member.Host + " does not " + g.Member.Problem
+		out.Problem = &text
+	}
 	if o.json {
 		return a.Object(out)
 	}
@@ -89,6 +95,9 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 	fmt.Fprintln(a.Out)
 	if err := a.Table(modelRows(out)); err != nil {
 		return err
+	}
+	if out.Problem != nil {
+		a.Say(plain.Text(*out.Problem))
 	}
 	for _, s := range g.Backends {
 		if s.Text != "" {
