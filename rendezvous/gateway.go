@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,7 +29,7 @@ type Gateway struct {
 
 // GatewayKey lets its holder use the gateway. The key itself is with its holder alone.
 type GatewayKey struct {
-	Hash [sha256.Size]byte `json:"hash"` // SHA-256 of the key
+	Hash KeyHash `json:"hash"` // of the key
 	// Models are the names that it may ask for, aliases among them; none: all.
 	Models []string `json:"models,omitempty"`
 	// Rate bounds its requests a second at each member, with bursts of one second's; 0: it is not bounded.
@@ -38,6 +39,21 @@ type GatewayKey struct {
 	Wake    bool      `json:"wake,omitempty"`
 	Created time.Time `json:"created"` // the leader's clock
 	By      string    `json:"by"`      // the user who made it
+}
+
+// KeyHash is a key's SHA-256; as text it is in hex.
+type KeyHash [sha256.Size]byte
+
+// MarshalText gives it in hex.
+func (h KeyHash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
+
+// UnmarshalText reads it.
+func (h *KeyHash) UnmarshalText(text []byte) error {
+	if len(text) != hex.EncodedLen(len(h)) {
+		return fmt.Errorf("hash of a key: %w: want %d digits in hex", launcher.ErrInvalid, hex.EncodedLen(len(h)))
+	}
+	_, err := hex.Decode(h[:], text)
+	return err
 }
 
 // GatewayChange is one change of the settings. Exactly one field is set.
@@ -163,7 +179,7 @@ func (k NamedGatewayKey) validate() error {
 	switch {
 	case !launcher.IsName(k.Name):
 		return fmt.Errorf("key %.64q: %w: want a name of letters, digits and _.-, 64 at most", k.Name, launcher.ErrInvalid)
-	case k.Hash == [sha256.Size]byte{}:
+	case k.Hash == KeyHash{}:
 		return fmt.Errorf("key %s: %w: it has no hash", k.Name, launcher.ErrInvalid)
 	case !(k.Rate >= 0 && k.Rate <= 1e6): // nor NaN
 		return fmt.Errorf("key %s: rate %g: %w: want requests a second, 0 to 1000000", k.Name, k.Rate, launcher.ErrInvalid)

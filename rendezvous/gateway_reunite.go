@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"encoding/hex"
 	"maps"
 	"slices"
 
@@ -49,7 +48,7 @@ func (s *state) reuniteGateway(u Reunited) {
 			g.Keys[k.Name] = k.GatewayKey
 		}
 	}
-	maps.DeleteFunc(g.Keys, func(_ string, k GatewayKey) bool { return slices.Contains(s.Revoked, k.hex()) })
+	maps.DeleteFunc(g.Keys, func(_ string, k GatewayKey) bool { return slices.Contains(s.Revoked, k.Hash) })
 	for name, model := range u.Aliases {
 		if _, taken := g.Aliases[name]; !taken && len(g.Aliases) < MaxGatewayAliases {
 			g.Aliases[name] = model
@@ -59,8 +58,6 @@ func (s *state) reuniteGateway(u Reunited) {
 }
 
 // revoke remembers that a key was revoked.
-func (s *state) revoke(k GatewayKey) { s.Revoked = latest(append(slices.Clone(s.Revoked), k.hex())) }
+func (s *state) revoke(k GatewayKey) { s.Revoked = latest(append(slices.Clone(s.Revoked), k.Hash)) }
 
-func latest(revoked []string) []string { return revoked[max(0, len(revoked)-MaxGatewayKeys):] }
-
-func (k GatewayKey) hex() string { return hex.EncodeToString(k.Hash[:]) }
+func latest(revoked []KeyHash) []KeyHash { return revoked[max(0, len(revoked)-MaxGatewayKeys):] }

@@ -251,8 +251,8 @@ type state struct {
 	LoggedOut map[string]bool   `json:"logged_out,omitempty"`
 
 	Gateway Gateway `json:"gateway,omitzero"`
-	// Revoked are the hashes of the latest MaxGatewayKeys keys that were revoked, in hex: no reunion brings them back.
-	Revoked []string `json:"gateway_revoked,omitempty"`
+	// Revoked are the latest MaxGatewayKeys keys that were revoked: no reunion brings them back.
+	Revoked []KeyHash `json:"gateway_revoked,omitempty"`
 }
 
 // Record is the replicated state: the same entries in the same order give the

@@ -25,7 +25,7 @@ type Reunited struct {
 	// Keys, Aliases and Revoked are of the gateway's settings.
 	Keys    []NamedGatewayKey `json:"gateway_keys,omitempty"`
 	Aliases map[string]string `json:"gateway_aliases,omitempty"`
-	Revoked []string          `json:"gateway_revoked,omitempty"`
+	Revoked []KeyHash         `json:"gateway_revoked,omitempty"`
 }
 
 // Parts are the whole record for the side with the later epoch, each small enough for an

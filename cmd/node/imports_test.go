@@ -75,6 +75,7 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/cluster -> cmd/sparkrun/app":    "what all commands share",
 	"cmd/sparkrun/follow -> cmd/node":             "the program is the command line of a node",
 	"cmd/sparkrun/follow -> cmd/sparkrun/app":     "what all commands share",
+	"cmd/sparkrun/gateway -> cmd/node/gateway":    "keys begin as the gateway knows them",
 	"cmd/sparkrun/gateway -> cmd/sparkrun/app":    "what all commands share",
 	"cmd/sparkrun/image -> cmd/sparkrun/app":      "what all commands share",
 	"cmd/sparkrun/image -> cmd/sparkrun/pull":     "what machines fetch is shown in one way",

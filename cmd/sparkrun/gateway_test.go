@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -85,9 +86,14 @@ Keys      1: a request needs one
 	if _, got, _ = cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(got, "everybody who reaches it may use it") {
 		t.Error(got)
 	}
+	f.now.Member = wire.GatewayMember{Host: "spark1", Problem: "listen on 10.0.0.1:7942: address already in use"}
+	if _, _, errs = cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(errs,
+		"spark1 does not listen on 10.0.0.1:7942: address already in use\n") {
+		t.Error(errs)
+	}
 	f.now = wire.GatewayResponse{}
 	_, got, _ = cli(t, apptest.Agent(f), "gateway", "ls", "--json")
-	if d := cmp.Diff(`{"port":0,"open":false,"keys":0,"addresses":[],"aliases":{},"backends":[]}`,
+	if d := cmp.Diff(`{"port":0,"open":false,"keys":0,"addresses":[],"aliases":{},"backends":[],"virtual_ip":null,"problem":null}`,
 		strings.Join(strings.Fields(got), "")); d != "" {
 		t.Error(d)
 	}
@@ -103,7 +109,7 @@ func TestGatewayKeyCreate(t *testing.T) {
 		t.Fatal(errs)
 	}
 	key := strings.TrimSuffix(out, "\n")
-	random, is := strings.CutPrefix(key, "sk-spark-")
+	random, is := strings.CutPrefix(key, gateway.KeyPrefix)
 	if b, err := base64.RawURLEncoding.DecodeString(random); !is || err != nil || len(b) != 32 {
 		t.Errorf("key %q", key)
 	}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -97,6 +98,9 @@ func fill(v reflect.Value, n *int) {
 		return
 	case netip.AddrPort:
 		v.Set(reflect.ValueOf(netip.AddrPortFrom(netip.MustParseAddr("fe80::1%eth0"), uint16(*n))))
+		return
+	case rendezvous.KeyHash:
+		v.Set(reflect.ValueOf(rendezvous.KeyHash{0: byte(*n), 31: 1}))
 		return
 	case netip.Prefix:
 		v.Set(reflect.ValueOf(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(*n), 0, 0}), 16)))

@@ -17,6 +17,16 @@ type GatewayResponse struct {
 	Backends []rendezvous.Backend `json:"backends"`
 	// VirtualIP is the address that the leader's machine holds for all; nil: none is set.
 	VirtualIP *VirtualIP `json:"virtual_ip,omitempty"`
+	// Member is the one that was asked.
+	Member GatewayMember `json:"member"`
+}
+
+// GatewayMember is where one member's gateway listens.
+type GatewayMember struct {
+	Host  string           `json:"host"`
+	Addrs []netip.AddrPort `json:"addrs"`
+	// Problem is why it does not listen on all addresses that it should; empty: it does.
+	Problem string `json:"problem,omitempty"`
 }
 
 // GatewayKey is what is known of a key.

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -26,7 +27,7 @@ type world struct {
 	backends rendezvous.Latest[[]rendezvous.Backend]
 	here     *wire.ToLeader
 	leads    rendezvous.Latest[launcher.NodeID]
-	view     rendezvous.Latest[View]
+	view     rendezvous.Latest[gateway.View]
 	mu       sync.Mutex
 	views    []string // that came, in words
 }
@@ -58,7 +59,7 @@ func (w *world) leader() (wire.Leader, error) { return wire.Leader{}, wire.ErrNo
 // lead has this node lead until end.
 func (w *world) lead() (end func()) {
 	ctx, stop := context.WithCancel(w.t.Context())
-	l := Lead(ctx, LeaderConfig{Host: "spark1", Port: 7942, Backends: w.backends.Watch, Record: w.record, Recorder: w,
+	l := gateway.Lead(ctx, gateway.LeaderConfig{Host: "spark1", Port: 7942, Backends: w.backends.Watch, Record: w.record, Recorder: w,
 		OnlyHere: func(context.Context) string { return "" }, Logger: slog.New(slog.DiscardHandler)})
 	over := w.here.Lead(l.Calls()...)
 	return func() {
@@ -70,7 +71,7 @@ func (w *world) lead() (end func()) {
 // follow runs a follower, and notes what it writes.
 func (w *world) follow(host string) (end func()) {
 	ctx, stop := context.WithCancel(w.t.Context())
-	f := NewFollower(FollowerConfig{Self: "id", Host: host, Here: w.here, Leader: w.leader, Leads: &w.leads,
+	f := gateway.NewFollower(gateway.FollowerConfig{Self: "id", Host: host, Here: w.here, Leader: w.leader, Leads: &w.leads,
 		Elected: func() <-chan struct{} { return nil }, Map: &w.view, Logger: slog.New(slog.DiscardHandler)})
 	done := make(chan error, 2)
 	go func() { done <- f.Run(ctx) }()
@@ -100,7 +101,7 @@ func (w *world) follow(host string) (end func()) {
 	}
 }
 
-func viewText(v View) string {
+func viewText(v gateway.View) string {
 	if v.Since.IsZero() {
 		return "none"
 	}
@@ -129,7 +130,7 @@ func (w *world) came(want ...string) {
 	w.views = nil
 }
 
-func backend(job launcher.JobID, state string) rendezvous.Backend {
+func serviceOf(job launcher.JobID, state string) rendezvous.Backend {
 	return rendezvous.Backend{Job: job, State: state, Ready: state == "ready", Host: "spark1",
 		Addr: netip.MustParseAddrPort("10.0.0.1:8000")}
 }
@@ -151,15 +152,15 @@ func TestFollow(t *testing.T) {
 		down := w.lead()
 		time.Sleep(time.Second)
 		w.came("0 keys")
-		w.backends.Store([]rendezvous.Backend{backend("aaaa", "starting")})
+		w.backends.Store([]rendezvous.Backend{serviceOf("aaaa", "starting")})
 		w.came("0 keys aaaa=starting-")
 		if err := w.apply(keyOf("ada").Entry()); err != nil {
 			t.Fatal(err)
 		}
-		w.backends.Store([]rendezvous.Backend{backend("aaaa", "ready")})
+		w.backends.Store([]rendezvous.Backend{serviceOf("aaaa", "ready")})
 		time.Sleep(100 * time.Millisecond)
 		w.came("1 keys aaaa=ready")
-		w.backends.Store([]rendezvous.Backend{backend("aaaa", "ready")})
+		w.backends.Store([]rendezvous.Backend{serviceOf("aaaa", "ready")})
 		time.Sleep(time.Minute)
 		w.came()
 
@@ -171,11 +172,11 @@ func TestFollow(t *testing.T) {
 		time.Sleep(time.Hour)
 		w.came()
 
-		w.backends.Store([]rendezvous.Backend{backend("aaaa", "planned"), backend("bbbb", "planned")})
+		w.backends.Store([]rendezvous.Backend{serviceOf("aaaa", "planned"), serviceOf("bbbb", "planned")})
 		down = w.lead()
 		time.Sleep(time.Second)
 		w.came()
-		w.backends.Store([]rendezvous.Backend{backend("aaaa", "ready"), backend("bbbb", "planned")})
+		w.backends.Store([]rendezvous.Backend{serviceOf("aaaa", "ready"), serviceOf("bbbb", "planned")})
 		time.Sleep(time.Second)
 		w.came()
 		time.Sleep(1100 * time.Millisecond)
@@ -192,7 +193,7 @@ func TestFollowKnowsLoopback(t *testing.T) {
 	for host, want := range map[string]string{"spark1": "0 keys aaaa=ready", "spark2": "0 keys aaaa=ready-"} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
-			b := backend("aaaa", "ready")
+			b := serviceOf("aaaa", "ready")
 			b.Local = true
 			w.backends.Store([]rendezvous.Backend{b})
 			defer w.lead()()

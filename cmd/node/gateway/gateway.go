@@ -92,7 +92,7 @@ func Open(cfg Config) (*Gateway, error) {
 }
 
 // Calls are the procedures that it answers.
-func (g *Gateway) Calls() []wire.Call { return nil }
+func (g *Gateway) Calls() []wire.Call { return []wire.Call{wire.ShowGateway.Around(g.show)} }
 
 // Run listens as the settings say until ctx ends, and every request has.
 func (g *Gateway) Run(ctx context.Context) error {

@@ -98,10 +98,12 @@ func (f *Follower) atGateway(ctx context.Context) string {
 	if err != nil || g.Port == 0 || i < 0 || len(g.Backends[i].Models) == 0 {
 		return ""
 	}
-	with := ""
-	if len(g.Keys) > 0 {
-		with = ", with a key"
+	text := fmt.Sprintf("also at http://127.0.0.1:%d/v1 of every machine, as model %s", g.Port, g.Backends[i].Models[0])
+	switch behind := f.Spec.Service.Behind && len(f.Spec.Publish) == 0; {
+	case len(g.Keys) > 0:
+		text += ", with a key"
+	case behind && !g.Open:
+		text += "; other hosts reach it once there is a key: `sudo sparkrun gateway key create NAME`"
 	}
-	return fmt.Sprintf("also at http://127.0.0.1:%d/v1 of every machine, as model %s%s", g.Port, g.Backends[i].Models[0],
-		with)
+	return text
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -114,7 +115,7 @@ func createKey(ctx context.Context, a *app.App, o keyCreateOptions) error {
 	if _, err := rand.Read(random); err != nil {
 		return fmt.Errorf("make key: %w", err)
 	}
-	secret := "sk-spark-" + base64.RawURLEncoding.EncodeToString(random)
+	secret := gateway.KeyPrefix + base64.RawURLEncoding.EncodeToString(random)
 	key := rendezvous.NamedGatewayKey{Name: o.name, GatewayKey: rendezvous.GatewayKey{
 		Hash: sha256.Sum256([]byte(secret)), Models: o.models, Rate: o.rate, Wake: o.wake,
 	}}

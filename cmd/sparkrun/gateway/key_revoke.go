@@ -19,9 +19,9 @@ func newKeyRevokeCmd(a *app.App) *cobra.Command {
 		Aliases: []string{"rm"},
 		Short:   "Take a key back for good",
 		Long: `No machine takes a request with the key any more; requests that are under way go on. A
-machine that is cut off from the cluster learns of it when it is back. After the last
-key every machine listens on 127.0.0.1 alone, unless gateway open was given. It takes
-root.`,
+machine that is cut off from the cluster goes by what it knew for 30 seconds more. After
+the last key every machine listens on 127.0.0.1 alone, unless gateway open was given. It
+takes root.`,
 		Example: `  sudo sparkrun gateway key revoke webui`,
 		Args:    app.Takes(1, "the key's NAME"), ValidArgsFunction: completeKey(a),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -33,9 +33,9 @@ line a service:
   ALIASES  further names of the model
 
 --json prints an object: port, open, keys (how many), addresses (of each machine, where
-it listens there), aliases, and backends: job, name, models, state, text, ready, comes
-(it will be ready without anybody's doing), addr and host; and virtual_ip, with addr,
-host and why.`,
+it listens there), aliases, virtual_ip (addr, host and why), problem (why the machine
+that was asked does not listen), and backends: job, name, models, state, text, ready,
+comes (it will be ready without anybody's doing), addr and host.`,
 		Example: `  sparkrun gateway ls
   sparkrun gateway ls --json | jq -r '.backends[] | select(.ready).models[]'`,
 		Args: app.Takes(0, ""),
@@ -54,6 +54,7 @@ type listed struct {
 	Aliases   map[string]string    `json:"aliases"`
 	Backends  []rendezvous.Backend `json:"backends"`
 	VirtualIP *wire.VirtualIP      `json:"virtual_ip"`
+	Problem   *string              `json:"problem"`
 }
 
 type address struct {
@@ -82,6 +83,10 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 			out.Addresses = append(out.Addresses, address{n.Host, urlOf(n.Addr.String(), g.Port)})
 		}
 	}
+	if g.Member.Problem != "" {
+		text := g.Member.Host + " does not " + g.Member.Problem
+		out.Problem = &text
+	}
 	if o.json {
 		return a.Object(out)
 	}
@@ -91,6 +96,9 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 	fmt.Fprintln(a.Out)
 	if err := a.Table(modelRows(out)); err != nil {
 		return err
+	}
+	if out.Problem != nil {
+		a.Say(plain.Text(*out.Problem))
 	}
 	for _, s := range g.Backends {
 		if s.Text != "" {

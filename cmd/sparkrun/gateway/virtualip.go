@@ -17,10 +17,10 @@ func newVirtualIPCmd(a *app.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "virtual-ip",
 		Short: "One more address, on whichever machine leads",
-		Long: `A further address of the management network, which the machine that leads holds: clients
-that know only one address go on when a machine dies. It moves with the leadership, within
-about 8 seconds; connections to the machine that had it end. It takes three machines or
-more. Clients that know all machines need none.`,
+		Long: `A further address of the management network, which the machine that leads holds:
+clients that know only one address go on when a machine dies. It moves with the
+leadership, within about 8 seconds; connections to the machine that had it end. It
+takes three machines or more. Clients that know all machines need none.`,
 		Example: `  sudo sparkrun gateway virtual-ip set 10.0.0.100/24`,
 	}
 	app.Group(cmd)
