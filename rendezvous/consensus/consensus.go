@@ -64,6 +64,9 @@ func (e *NotLeaderError) Is(target error) bool {
 	return target == ErrNotLeader || (target == ErrNoLeader && e.Leader == "")
 }
 
+// DefaultHeartbeat is how long a follower waits without hearing the leader before it votes for another.
+const DefaultHeartbeat = 900 * time.Millisecond
+
 // Config of one node. Zero durations and counts mean the default named.
 type Config struct {
 	// ID is the node's UUID. It is both raft's server id and its address, so that a new
@@ -90,7 +93,7 @@ type Config struct {
 	// make a second cluster under the same ids.
 	Bootstrap bool
 
-	// Heartbeat is how long a follower waits without hearing the leader; default 900 ms.
+	// Heartbeat is how long a follower waits without hearing the leader; default DefaultHeartbeat.
 	// raft checks it only when a timer of 1-2 heartbeats fires, and a new leader needs a
 	// second voter that has noticed too, so the worst case is 3 heartbeats: with 1 s a
 	// new leader within 3 s could not be promised.
@@ -155,7 +158,7 @@ func setDefault[T comparable](v *T, def T) {
 
 // withDefaults sets defaults and refuses what cannot work.
 func (c Config) withDefaults() (Config, error) {
-	setDefault(&c.Heartbeat, 900*time.Millisecond)
+	setDefault(&c.Heartbeat, DefaultHeartbeat)
 	setDefault(&c.Beat, c.Heartbeat*2/9)
 	setDefault(&c.Election, c.Heartbeat)
 	setDefault(&c.Lease, c.Heartbeat)

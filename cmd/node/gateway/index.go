@@ -20,6 +20,9 @@ type index struct {
 	keys   map[[sha256.Size]byte]*key
 }
 
+// admits tells whether hosts other than this one may use the gateway.
+func (x *index) admits() bool { return x.Gateway.Open || len(x.Gateway.Keys) > 0 }
+
 // backend is a service, and what this member has under way with it.
 type backend struct {
 	rendezvous.Backend

@@ -7,12 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -43,9 +45,12 @@ func (g *Gateway) wanted() (addrs []netip.AddrPort, changed, moved <-chan struct
 	if g.cfg.Management != nil {
 		var addr netip.Addr
 		addr, moved = g.cfg.Management()
-		if addr.IsValid() && (x.Gateway.Open || len(x.Gateway.Keys) > 0) && !slices.Contains(at, addr) {
+		if addr.IsValid() && x.admits() && !slices.Contains(at, addr) {
 			at = append(at, addr)
 		}
+	}
+	if v := x.Gateway.VirtualIP; v.IsValid() && x.admits() {
+		at = append(at, v.Addr())
 	}
 	for _, a := range at {
 		addrs = append(addrs, netip.AddrPortFrom(a, g.cfg.Port))
@@ -73,7 +78,7 @@ func (g *Gateway) listen(ctx context.Context) error {
 			if stops[at] != nil {
 				continue
 			}
-			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at.String())
+			l, err := (&net.ListenConfig{Control: mayBeAbsent}).Listen(ctx, "tcp", at.String())
 			switch {
 			case err == nil:
 				srv := g.server(ctx)
@@ -103,6 +108,19 @@ func (g *Gateway) listen(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// mayBeAbsent lets a socket listen on an address that the machine does not have now: the virtual IP comes and goes
+// (ip(7), IP_FREEBIND).
+func mayBeAbsent(network, _ string, c syscall.RawConn) error {
+	if network != "tcp4" {
+		return nil
+	}
+	var set error
+	err := c.Control(func(fd uintptr) {
+		set = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1))
+	})
+	return errors.Join(err, set)
 }
 
 // tell stores where it listens, and says so where that has changed.

@@ -237,7 +237,7 @@ func (g *Gateway) finish(rq *request) {
 		c.tokensOut.Add(out)
 	}
 	if w.ids && rq.answer.status < http.StatusBadRequest {
-		if m := answerID.FindSubmatch(w.id); m != nil {
+		if m := answerID().FindSubmatch(w.id); m != nil {
 			g.pins.note(pin{string(m[1]), rq.to.Job, rq.to.Generation, rq.model})
 		}
 	}

@@ -5,9 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"regexp"
 	"strconv"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 const (
@@ -172,7 +173,7 @@ func number(in []byte, names ...string) int64 {
 	return 0
 }
 
-var answerID = regexp.MustCompile(`"id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"`)
+var answerID = plain.Pattern(`"id"\s*:\s*"(resp[A-Za-z0-9_-]{1,200})"`)
 
 // firstByteOf has a counter told when the answer begins.
 func firstByteOf(c *counter, asked time.Time) func() {

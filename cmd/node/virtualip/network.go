@@ -67,7 +67,8 @@ func (Host) Put(addr netip.Prefix, lifetime time.Duration) error {
 	if err != nil {
 		return err
 	}
-	a.ValidLft, a.PreferedLft = int(lifetime/time.Second), int(lifetime/time.Second)
+	seconds := int(lifetime / time.Second) // rounded down
+	a.ValidLft, a.PreferedLft = seconds, seconds
 	return netlink.AddrReplace(at, a)
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 )
 
 const (
@@ -25,10 +26,15 @@ const (
 	// it looks whether the address is free. Whole seconds, as the kernel counts (valid_lft, ip-address(8)).
 	Lifetime = 6 * time.Second
 	renew    = Lifetime / 3
+	// unheard is what of its predecessor's lifetime has passed when a leader begins: a majority has voted that had not
+	// heard of the other for raft's heartbeat time-out, and no renewal is later than the proof before it.
+	unheard = consensus.DefaultHeartbeat
+	// asking is how long arp.Holders takes.
+	asking = 1600 * time.Millisecond
 	// proveWithin bounds the proof that this node still leads, before each renewal.
 	proveWithin = renew / 2
-	// again is how long to wait after somebody else answered for the address.
-	again = 10 * time.Second
+	// again is how long to wait after somebody else answered for the address, soon while that may be its last holder.
+	again, soon = 10 * time.Second, time.Second
 	// LeastMachines is how many a cluster needs for a virtual IP: of two, neither can tell a dead one from one that
 	// is cut off, and both might have it.
 	LeastMachines = 3
@@ -91,7 +97,7 @@ func (h *Holder) is(held bool, why string) {
 
 // Run holds whichever address the settings have until ctx, the leadership, ends.
 func (h *Holder) Run(ctx context.Context) error {
-	earliest := time.Now().Add(Lifetime) // whoever had it before has lost it by then
+	earliest := time.Now().Add(Lifetime - unheard) // whoever had it before has lost it by then
 	for ctx.Err() == nil {
 		settings, changed := h.cfg.Record.Gateway()
 		recorded := h.cfg.Record.Changed()
@@ -105,7 +111,11 @@ func (h *Holder) Run(ctx context.Context) error {
 		default:
 			if err := h.hold(ctx, addr, earliest, changed); err != nil && ctx.Err() == nil {
 				h.is(false, err.Error())
-				if !wait(ctx, again, changed) {
+				pause := again
+				if time.Since(earliest) < soon {
+					pause = soon
+				}
+				if !wait(ctx, pause, changed) {
 					return ctx.Err()
 				}
 			}
@@ -149,7 +159,7 @@ func (h *Holder) hold(ctx context.Context, addr netip.Prefix, earliest time.Time
 	}()
 	if !n.Has(addr.Addr()) { // else it was here a moment ago, and is nowhere else
 		h.is(false, "it is taken once an earlier holder has lost it")
-		if !wait(ctx, time.Until(earliest), changed) || closed(changed) {
+		if !wait(ctx, time.Until(earliest.Add(-asking)), changed) || closed(changed) {
 			return ctx.Err()
 		}
 		holders, err := n.Holders(ctx, addr.Addr())
@@ -159,15 +169,19 @@ func (h *Holder) hold(ctx context.Context, addr netip.Prefix, earliest time.Time
 		case len(holders) > 0:
 			return fmt.Errorf("%s is another machine's: %s answers for it", addr.Addr(), strings.Join(holders, ", "))
 		}
+		if !wait(ctx, time.Until(earliest), changed) || closed(changed) {
+			return ctx.Err()
+		}
 	}
 	announced := 0
 	for {
+		began := time.Now()
 		proof, cancel := context.WithTimeout(ctx, proveWithin)
 		err := h.cfg.Prove(proof)
 		cancel()
 		switch {
 		case err == nil:
-			if err := n.Put(addr, Lifetime); err != nil {
+			if err := n.Put(addr, Lifetime-time.Since(began)); err != nil {
 				return fmt.Errorf("put %s on this machine: %w", addr, err)
 			}
 			h.is(true, "")
