@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +15,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"encoding/json"
 )
 
 const (
@@ -61,10 +61,10 @@ func (b *buffers) Get() []byte {
 // Put takes it back.
 func (b *buffers) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }
 
-// outgoing is a request's body on its way to an engine: what was read of it, then the rest.
+// outgoing is a long body on its way to an engine: what was read of it, then the rest.
 type outgoing struct {
 	head []byte
-	rest io.Reader // nil: there is none
+	rest io.Reader
 
 	mu     sync.Mutex
 	closed bool
@@ -80,12 +80,7 @@ func (o *outgoing) Read(p []byte) (int, error) {
 	case len(o.head) > 0:
 		n := copy(p, o.head)
 		o.head = o.head[n:]
-		if len(o.head) == 0 && o.rest == nil {
-			return n, io.EOF
-		}
 		return n, nil
-	case o.rest == nil:
-		return 0, io.EOF
 	}
 	return o.rest.Read(p)
 }
@@ -125,13 +120,14 @@ func (g *Gateway) forward(rq *request, b *backend) error {
 	b.load.underWay.Add(1)
 	defer b.load.underWay.Add(-1)
 	rq.to = b
-	body := &outgoing{head: rq.head}
-	if !rq.whole {
-		body.rest = rq.in
-	}
-	rq.r.Body, rq.r.ContentLength = body, rq.length
-	if rq.length == 0 {
-		rq.r.Body = http.NoBody
+	rq.r.ContentLength = rq.length
+	switch {
+	case len(rq.head) == 0 && rq.whole:
+		rq.r.Body, rq.r.ContentLength = http.NoBody, 0
+	case rq.whole:
+		rq.r.Body, rq.r.ContentLength = http.NoBody, int64(len(rq.head)) // see direct
+	default:
+		rq.r.Body = &outgoing{head: rq.head, rest: rq.in}
 	}
 	var failed error
 	p := httputil.ReverseProxy{
@@ -150,6 +146,10 @@ func (rq *request) direct(pr *httputil.ProxyRequest, b *backend) {
 	out := pr.Out
 	out.URL = &url.URL{Scheme: "http", Host: b.addr, Path: rq.path, RawQuery: out.URL.RawQuery}
 	out.Host = ""
+	if rq.whole && len(rq.head) > 0 {
+		// Of a reader that it knows the transport sends head and body with one write.
+		out.Body = io.NopCloser(bytes.NewReader(rq.head))
+	}
 	for _, name := range []string{
 		"X-Real-Ip", "X-Forwarded-Port", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Prefix", "X-Client-Ip",
 		"True-Client-Ip", "Connection", "Upgrade", "Expect", "Accept-Encoding", "Idempotency-Key", "X-Idempotency-Key",
