@@ -125,7 +125,7 @@ func (g *Gateway) forward(rq *request, b *backend) error {
 	case len(rq.head) == 0 && rq.whole:
 		rq.r.Body, rq.r.ContentLength = http.NoBody, 0
 	case rq.whole:
-		rq.r.Body, rq.r.ContentLength = http.NoBody, int64(len(rq.head)) // see direct
+		rq.r.Body, rq.r.ContentLength, rq.r.TransferEncoding = http.NoBody, int64(len(rq.head)), nil // see direct
 	default:
 		rq.r.Body = &outgoing{head: rq.head, rest: rq.in}
 	}
@@ -191,8 +191,8 @@ func brokeOff(rq *request, b *backend, err error) string {
 	case errors.As(err, &netErr) && netErr.Timeout():
 		err = errors.New("it does not answer any more")
 	}
-	return fmt.Sprintf("the engine of model %s broke off (job %s on %s): %s; what it had begun is not sent to another: ask again",
-		rq.model, b.Job, b.Host, err)
+	return fmt.Sprintf("the engine of model %s broke off (job %s on %s): %s; what it had begun is not sent to another: "+
+		"ask again", rq.model, b.Job, b.Host, err)
 }
 
 // noAnswer is what a client is told when an engine took its request and gave no answer.
@@ -200,6 +200,6 @@ func noAnswer(rq *request, b *backend, err error) *refusal {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = errors.New("the connection closed")
 	}
-	return refuse(502, "", "the engine of model %s gave no answer (job %s on %s): %s; it may have begun, so the request is sent "+
-		"to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(err.Error()))
+	return refuse(502, "", "the engine of model %s gave no answer (job %s on %s): %s; it may have begun, so the "+
+		"request is sent to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(err.Error()))
 }

@@ -61,7 +61,7 @@ func (w *watched) Read(p []byte) (int, error) {
 				w.held = w.broken(err)
 			}
 			if whole > 0 {
-				return whole, nil
+				return whole, nil //nolint:nilerr // the event that follows tells of it
 			}
 			continue
 		}
