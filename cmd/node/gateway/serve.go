@@ -75,8 +75,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		no = k.spend(now)
 	}
 	if no == nil && len(x.keys) == 0 && g.crossing.Check(r) != nil {
-		no = refuse(403, "", "a page of another site may not ask here: make a key with `sparkrun gateway key create`, or have "+
-			"its server ask")
+		no = refuse(403, "", "a page of another site may not ask here: make a key with `sparkrun gateway key create`, or "+
+			"have its server ask")
 	}
 	if no == nil && g.models(a, r, x, k) {
 		return

@@ -25,7 +25,7 @@ type watched struct {
 	// events: it is a stream, of which only whole events are passed on, so that after a break one can follow that
 	// clients understand.
 	events bool
-	broken func(error) []byte // the last event, or none
+	broken func(error) []byte // the last event; what is no stream has none
 	first  func()             // is called with the first byte
 
 	held []byte // the beginning of an event
@@ -64,6 +64,9 @@ func (w *watched) Read(p []byte) (int, error) {
 				return whole, nil //nolint:nilerr // the event that follows tells of it
 			}
 			continue
+		}
+		if err != nil && err != io.EOF && w.ctx.Err() == nil {
+			w.broken(err)
 		}
 		if err != nil || !w.events {
 			return n, err
