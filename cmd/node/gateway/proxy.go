@@ -31,21 +31,22 @@ type unreachedError struct{ error }
 
 func (e unreachedError) Unwrap() error { return e.error }
 
-func newTransport() *http.Transport {
+func newTransport() *engines {
 	d := net.Dialer{Timeout: dialMost, KeepAlive: 15 * time.Second}
-	return &http.Transport{
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := d.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, unreachedError{err}
-			}
-			return c, nil
-		},
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, unreachedError{err}
+		}
+		return c, nil
+	}
+	return &engines{dial: dial, idle: map[string][]*engineConn{}, long: &http.Transport{
+		DialContext:            dial,
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    4096,
 		IdleConnTimeout:        idleFor,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
+		MaxResponseHeaderBytes: headerMost,
+	}}
 }
 
 type buffers struct{ pool sync.Pool }
@@ -146,8 +147,10 @@ func (rq *request) direct(pr *httputil.ProxyRequest, b *backend) {
 	out := pr.Out
 	out.URL = &url.URL{Scheme: "http", Host: b.addr, Path: rq.path, RawQuery: out.URL.RawQuery}
 	out.Host = ""
-	if rq.whole && len(rq.head) > 0 {
-		// Of a reader that it knows the transport sends head and body with one write.
+	switch {
+	case rq.whole && len(rq.head) <= headEnough: // nothing at all, too
+		out.Body = newWholeBody(rq.head)
+	case rq.whole:
 		out.Body = io.NopCloser(bytes.NewReader(rq.head))
 	}
 	for _, name := range []string{
