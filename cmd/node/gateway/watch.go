@@ -45,7 +45,7 @@ func (w *watched) Read(p []byte) (int, error) {
 		case len(w.held) > 0 && (w.end != nil || len(w.held) >= len(p)):
 			n = copy(p, w.held)
 			w.held = w.held[n:]
-			return n, nil
+			return n, nil //nolint:nilerr // the end is told once all is passed on
 		case len(w.held) > 0:
 			n = copy(p, w.held)
 			w.held = w.held[:0]
