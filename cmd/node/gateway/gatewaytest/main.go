@@ -1,0 +1,103 @@
+// Command gatewaytest is what scripts/bench_gateway and scripts/gateway_clients need beside the gateway: engines that
+// answer without a model, a gateway without a cluster, and a client with many streams.
+//
+//	gatewaytest engine ADDR
+//	gatewaytest gateway PORT MODEL=ADDR...
+//	gatewaytest streams URL N
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/node/gateway"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	switch {
+	case len(args) == 2 && args[0] == "engine":
+		l, err := net.Listen("tcp", args[1])
+		if err != nil {
+			return err
+		}
+		srv := &http.Server{Handler: engine()}
+		defer context.AfterFunc(ctx, func() { srv.Close() })()
+		if err := srv.Serve(l); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	case len(args) > 2 && args[0] == "gateway":
+		return serve(ctx, args[1], args[2:])
+	case len(args) == 3 && args[0] == "streams":
+		n, err := strconv.Atoi(args[2])
+		if err != nil {
+			return err
+		}
+		return streams(ctx, args[1], n)
+	}
+	return fmt.Errorf("usage: gatewaytest engine ADDR | gateway PORT MODEL=ADDR... | streams URL N")
+}
+
+// serve has a gateway on loopback. The model "comes" starts 7 seconds after it; there is an alias gpt-4 of the first.
+func serve(ctx context.Context, port string, models []string) error {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return err
+	}
+	v := gateway.View{Since: time.Now()}
+	for i, m := range models {
+		name, addr, _ := strings.Cut(m, "=")
+		at, err := netip.ParseAddrPort(addr)
+		if err != nil {
+			return err
+		}
+		v.Backends = append(v.Backends, rendezvous.Backend{
+			Job: launcher.JobID(fmt.Sprint("j", i)), Models: []string{name}, State: "ready", Ready: name != "comes",
+			Comes: name == "comes", Addr: at, Generation: 1, Host: "here",
+		})
+		if i == 0 {
+			v.Gateway.Aliases = map[string]string{"gpt-4": name}
+		}
+	}
+	view := &rendezvous.Latest[gateway.View]{}
+	view.Store(v)
+	g, err := gateway.Open(gateway.Config{
+		Host: "here", Port: uint16(n), Map: view, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	later := time.AfterFunc(7*time.Second, func() {
+		for i := range v.Backends {
+			v.Backends[i].Ready, v.Backends[i].Comes = true, false
+		}
+		view.Store(v)
+	})
+	defer later.Stop()
+	if err := g.Run(ctx); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
