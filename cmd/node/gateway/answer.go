@@ -83,8 +83,8 @@ func (a *answer) comment(text string) error {
 	return a.FlushError()
 }
 
-// fail ends the answer with an error: with a status if that is still to be sent, as an event else. After that event the
-// connection is closed, so that nobody takes the stream for complete.
+// fail ends the answer with an error: with a status if that is still to be sent, as an event else. After that event
+// the connection is closed, so that nobody takes the stream for complete.
 func (a *answer) fail(e *refusal) {
 	a.status = e.status
 	if !a.early {

@@ -177,7 +177,8 @@ func (s *scan) beginValue(c byte) error {
 		}
 	case c == '{' || c == '[':
 		s.state, s.depth = inNested, 2
-	case c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c == 'N' || c == 'I': // NaN and Infinity, as Python reads
+	// NaN and Infinity are numbers to Python.
+	case c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c == 'N' || c == 'I':
 		s.state = inLiteral
 		if s.field != otherField {
 			s.begin()

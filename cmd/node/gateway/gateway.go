@@ -1,8 +1,8 @@
 // Package gateway is a node's part in the one address for all models: on one port it answers OpenAI's and Anthropic's
 // API, and hands each request to the service that serves its model, wherever in the cluster that runs.
 //
-// It decides who may ask (keys), which service is asked, how long a request waits for one that comes, and what a client
-// is told where none answers.
+// It decides who may ask (keys), which service is asked, how long a request waits for one that comes, and what a
+// client is told where none answers.
 //
 // It must not know how a service is started, nor decide whether it is: it goes by the leader's map alone. It keeps
 // nothing on the disk, and no request is sent to a second engine once the first may have begun with it.

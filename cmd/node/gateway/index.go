@@ -55,7 +55,8 @@ func (l *lasting) index(v View) *index {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	x := &index{View: v, models: map[string][]*backend{}, keys: make(map[[sha256.Size]byte]*key, len(v.Gateway.Keys))}
-	loads, buckets := make(map[launcher.JobID]*load, len(v.Backends)), make(map[[sha256.Size]byte]*bucket, len(v.Gateway.Keys))
+	loads := make(map[launcher.JobID]*load, len(v.Backends))
+	buckets := make(map[[sha256.Size]byte]*bucket, len(v.Gateway.Keys))
 	for _, b := range v.Backends {
 		at := l.loads[b.Job]
 		if at == nil {

@@ -61,13 +61,14 @@ func (x *index) admit(h http.Header, now time.Time) (*key, *refusal) {
 		return nil, nil
 	case found != nil && found.Expires != nil && !now.Before(*found.Expires):
 		return nil, refuse(401, "invalid_api_key", "key %s expired at %s: have a new one made with "+
-			"`sparkrun gateway key`", found.name, found.Expires.UTC().Format(time.RFC3339))
+			"`sparkrun gateway key create`", found.name, found.Expires.UTC().Format(time.RFC3339))
 	case found != nil:
 		return found, nil
 	case given:
 		return nil, refuse(401, "invalid_api_key", "the key is none of this cluster's: it was revoked, or is mistyped")
 	}
-	return nil, refuse(401, "invalid_api_key", "a key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")
+	return nil, refuse(401, "invalid_api_key",
+		"a key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")
 }
 
 // bearer is the key in a header's value.

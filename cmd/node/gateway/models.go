@@ -116,6 +116,6 @@ func (x *index) entry(name string, k *key) modelEntry {
 // greet tells who looks with a browser what this is.
 func (g *Gateway) greet(a *answer, r *http.Request) {
 	a.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprintf(a, "sparkrun's gateway on %s: one address for all models of this cluster; the base URL for OpenAI's clients is "+
-		"http://%s/v1, for Anthropic's http://%s\n", g.cfg.Host, r.Host, r.Host)
+	fmt.Fprintf(a, "sparkrun's gateway on %s: one address for all models of this cluster; the base URL for OpenAI's "+
+		"clients is http://%s/v1, for Anthropic's http://%s\n", g.cfg.Host, r.Host, r.Host)
 }

@@ -67,12 +67,12 @@ func (p *pin) among(backends []*backend) ([]*backend, *refusal) {
 			return []*backend{b}, nil
 		}
 	}
-	return nil, refuse(404, "", "the engine that gave answer %.100s has ended or was started anew, and has forgotten it: "+
-		"send the conversation itself, without previous_response_id", p.id)
+	return nil, refuse(404, "", "the engine that gave answer %.100s has ended or was started anew, and has forgotten "+
+		"it: send the conversation itself, without previous_response_id", p.id)
 }
 
 // unknownAnswer tells of an id that this member did not hand on.
 func unknownAnswer(id, host string) *refusal {
-	return refuse(404, "", "member %s did not hand on answer %.100q, or has forgotten it: ask the member that did, or send the "+
-		"conversation itself, without previous_response_id", host, id)
+	return refuse(404, "", "member %s did not hand on answer %.100q, or has forgotten it: ask the member that did, or "+
+		"send the conversation itself, without previous_response_id", host, id)
 }

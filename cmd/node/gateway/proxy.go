@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +15,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"encoding/json"
 )
 
 const (
@@ -31,21 +31,22 @@ type unreachedError struct{ error }
 
 func (e unreachedError) Unwrap() error { return e.error }
 
-func newTransport() *http.Transport {
+func newTransport() *engines {
 	d := net.Dialer{Timeout: dialMost, KeepAlive: 15 * time.Second}
-	return &http.Transport{
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := d.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, unreachedError{err}
-			}
-			return c, nil
-		},
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, unreachedError{err}
+		}
+		return c, nil
+	}
+	return &engines{dial: dial, idle: map[string][]*engineConn{}, long: &http.Transport{
+		DialContext:            dial,
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    4096,
 		IdleConnTimeout:        idleFor,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
+		MaxResponseHeaderBytes: headerMost,
+	}}
 }
 
 type buffers struct{ pool sync.Pool }
@@ -61,10 +62,10 @@ func (b *buffers) Get() []byte {
 // Put takes it back.
 func (b *buffers) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }
 
-// outgoing is a request's body on its way to an engine: what was read of it, then the rest.
+// outgoing is a long body on its way to an engine: what was read of it, then the rest.
 type outgoing struct {
 	head []byte
-	rest io.Reader // nil: there is none
+	rest io.Reader
 
 	mu     sync.Mutex
 	closed bool
@@ -80,12 +81,7 @@ func (o *outgoing) Read(p []byte) (int, error) {
 	case len(o.head) > 0:
 		n := copy(p, o.head)
 		o.head = o.head[n:]
-		if len(o.head) == 0 && o.rest == nil {
-			return n, io.EOF
-		}
 		return n, nil
-	case o.rest == nil:
-		return 0, io.EOF
 	}
 	return o.rest.Read(p)
 }
@@ -125,13 +121,14 @@ func (g *Gateway) forward(rq *request, b *backend) error {
 	b.load.underWay.Add(1)
 	defer b.load.underWay.Add(-1)
 	rq.to = b
-	body := &outgoing{head: rq.head}
-	if !rq.whole {
-		body.rest = rq.in
-	}
-	rq.r.Body, rq.r.ContentLength = body, rq.length
-	if rq.length == 0 {
-		rq.r.Body = http.NoBody
+	rq.r.ContentLength = rq.length
+	switch {
+	case len(rq.head) == 0 && rq.whole:
+		rq.r.Body, rq.r.ContentLength = http.NoBody, 0
+	case rq.whole:
+		rq.r.Body, rq.r.ContentLength, rq.r.TransferEncoding = http.NoBody, int64(len(rq.head)), nil // see direct
+	default:
+		rq.r.Body = &outgoing{head: rq.head, rest: rq.in}
 	}
 	var failed error
 	p := httputil.ReverseProxy{
@@ -150,6 +147,12 @@ func (rq *request) direct(pr *httputil.ProxyRequest, b *backend) {
 	out := pr.Out
 	out.URL = &url.URL{Scheme: "http", Host: b.addr, Path: rq.path, RawQuery: out.URL.RawQuery}
 	out.Host = ""
+	switch {
+	case rq.whole && len(rq.head) <= headEnough: // nothing at all, too
+		out.Body = newWholeBody(rq.head)
+	case rq.whole:
+		out.Body = io.NopCloser(bytes.NewReader(rq.head))
+	}
 	for _, name := range []string{
 		"X-Real-Ip", "X-Forwarded-Port", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Prefix", "X-Client-Ip",
 		"True-Client-Ip", "Connection", "Upgrade", "Expect", "Accept-Encoding", "Idempotency-Key", "X-Idempotency-Key",
@@ -191,8 +194,8 @@ func brokeOff(rq *request, b *backend, err error) string {
 	case errors.As(err, &netErr) && netErr.Timeout():
 		err = errors.New("it does not answer any more")
 	}
-	return fmt.Sprintf("the engine of model %s broke off (job %s on %s): %s; what it had begun is not sent to another: ask again",
-		rq.model, b.Job, b.Host, err)
+	return fmt.Sprintf("the engine of model %s broke off (job %s on %s): %s; what it had begun is not sent to another: "+
+		"ask again", rq.model, b.Job, b.Host, err)
 }
 
 // noAnswer is what a client is told when an engine took its request and gave no answer.
@@ -200,6 +203,6 @@ func noAnswer(rq *request, b *backend, err error) *refusal {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = errors.New("the connection closed")
 	}
-	return refuse(502, "", "the engine of model %s gave no answer (job %s on %s): %s; it may have begun, so the request is sent "+
-		"to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(err.Error()))
+	return refuse(502, "", "the engine of model %s gave no answer (job %s on %s): %s; it may have begun, so the "+
+		"request is sent to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(err.Error()))
 }

@@ -75,7 +75,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		no = k.spend(now)
 	}
 	if no == nil && len(x.keys) == 0 && g.crossing.Check(r) != nil {
-		no = refuse(403, "", "a page of another site may not ask here: make a key with `sparkrun gateway key`, or have its server ask")
+		no = refuse(403, "", "a page of another site may not ask here: make a key with `sparkrun gateway key create`, or "+
+			"have its server ask")
 	}
 	if no == nil && g.models(a, r, x, k) {
 		return
@@ -182,7 +183,8 @@ func (g *Gateway) read(rq *request, x *index) *refusal {
 		return no
 	}
 	if !rq.key.may(rq.asked) {
-		return refuse(403, "", "key %s may not ask for model %.128q: GET /v1/models lists what it may", rq.key.name, rq.asked)
+		return refuse(403, "", "key %s may not ask for model %.128q: GET /v1/models lists what it may",
+			rq.key.name, rq.asked)
 	}
 	if no, _ := x.stale(g.cfg.Host, time.Now()); no != nil {
 		return no

@@ -93,8 +93,8 @@ func (x *index) stale(host string, now time.Time) (no *refusal, at time.Time) {
 	if now.Before(at) {
 		return nil, at
 	}
-	return refuse(503, "", "member %s has been cut off from its leader for %s: ask another member, or see `sparkrun status`",
-		host, now.Sub(x.Since).Round(time.Second)).after(15 * time.Second), at
+	return refuse(503, "", "member %s has been cut off from its leader for %s: ask another member, or see "+
+		"`sparkrun status`", host, now.Sub(x.Since).Round(time.Second)).after(15 * time.Second), at
 }
 
 // choose decides by the map.
@@ -144,8 +144,8 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 	}
 	switch {
 	case last != nil && !comes && now.Sub(first) >= reachPatience:
-		return choice{no: refuse(503, "", "model %s is said to be ready, but cannot be reached from %s: %s; ask another member, or "+
-			"see `sparkrun doctor`", rq.model, g.cfg.Host, last.err).after(10 * time.Second)}
+		return choice{no: refuse(503, "", "model %s is said to be ready, but cannot be reached from %s: %s; ask another "+
+			"member, or see `sparkrun doctor`", rq.model, g.cfg.Host, last.err).after(10 * time.Second)}
 	case len(ready) > 0:
 		return choice{to: g.pick(rq.session, ready)}
 	case last != nil || comes:
@@ -168,7 +168,8 @@ func down(model string, backends []*backend) *refusal {
 	if b.Text != "" {
 		text += ": " + b.Text
 	}
-	return refuse(503, "", "model %s does not answer: its service %s is %s; see `sparkrun service ls`", model, b.service(), text).
+	return refuse(503, "", "model %s does not answer: its service %s is %s; see `sparkrun service ls`",
+		model, b.service(), text).
 		after(30 * time.Second)
 }
 
@@ -242,7 +243,8 @@ func (g *Gateway) place(rq *request) (*backend, *refusal) {
 		case !c.wait:
 			return c.to, c.no
 		case !now.Before(until):
-			return nil, refuse(503, "", "model %s did not become ready within %s: see `sparkrun service ls`", rq.model, waitMost).
+			return nil, refuse(503, "", "model %s did not become ready within %s: see `sparkrun service ls`",
+				rq.model, waitMost).
 				after(maxRetryAfter)
 		}
 		next := until

@@ -25,7 +25,7 @@ type watched struct {
 	// events: it is a stream, of which only whole events are passed on, so that after a break one can follow that
 	// clients understand.
 	events bool
-	broken func(error) []byte // the last event, or none
+	broken func(error) []byte // the last event; what is no stream has none
 	first  func()             // is called with the first byte
 
 	held []byte // the beginning of an event
@@ -45,7 +45,7 @@ func (w *watched) Read(p []byte) (int, error) {
 		case len(w.held) > 0 && (w.end != nil || len(w.held) >= len(p)):
 			n = copy(p, w.held)
 			w.held = w.held[n:]
-			return n, nil
+			return n, nil //nolint:nilerr // the end is told once all is passed on
 		case len(w.held) > 0:
 			n = copy(p, w.held)
 			w.held = w.held[:0]
@@ -61,9 +61,12 @@ func (w *watched) Read(p []byte) (int, error) {
 				w.held = w.broken(err)
 			}
 			if whole > 0 {
-				return whole, nil
+				return whole, nil //nolint:nilerr // the event that follows tells of it
 			}
 			continue
+		}
+		if err != nil && err != io.EOF && w.ctx.Err() == nil {
+			w.broken(err)
 		}
 		if err != nil || !w.events {
 			return n, err

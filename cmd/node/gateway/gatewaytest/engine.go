@@ -120,8 +120,8 @@ func chat(w http.ResponseWriter, r *http.Request) {
 			message = `{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",` +
 				`"function":{"name":"weather","arguments":"{\"city\":\"Ulm\"}"}}]}`
 		}
-		say(w, 200, fmt.Sprintf(`{"id":"c","object":"chat.completion","created":1,"model":%q,"choices":[{"index":0,"message":%s,`+
-			`"finish_reason":"stop"}],%s}`, a.Model, message, usage))
+		say(w, 200, fmt.Sprintf(`{"id":"c","object":"chat.completion","created":1,"model":%q,"choices":[{"index":0,`+
+			`"message":%s,"finish_reason":"stop"}],%s}`, a.Model, message, usage))
 		return
 	}
 	chunk := func(delta, finish string) string {
@@ -132,14 +132,16 @@ func chat(w http.ResponseWriter, r *http.Request) {
 	if strings.Contains(a.last(), "tool") {
 		token = func(i int) string {
 			if i == 0 {
-				return chunk(`{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"weather","arguments":""}}]}`, "null")
+				return chunk(`{"tool_calls":[{"index":0,"id":"c1","type":"function",`+
+					`"function":{"name":"weather","arguments":""}}]}`, "null")
 			}
 			return chunk(fmt.Sprintf(`{"tool_calls":[{"index":0,"function":{"arguments":"%d"}}]}`, i), "null")
 		}
 	}
-	send(w, r, a.last(), []string{chunk(`{"role":"assistant","content":""}`, "null")}, token, []string{chunk("{}", `"stop"`),
-		fmt.Sprintf(`data: {"id":"c","object":"chat.completion.chunk","created":1,"model":%q,"choices":[],%s}`, a.Model, usage),
-		"data: [DONE]"})
+	used := fmt.Sprintf(`data: {"id":"c","object":"chat.completion.chunk","created":1,"model":%q,"choices":[],%s}`,
+		a.Model, usage)
+	send(w, r, a.last(), []string{chunk(`{"role":"assistant","content":""}`, "null")}, token,
+		[]string{chunk("{}", `"stop"`), used, "data: [DONE]"})
 }
 
 func messages(w http.ResponseWriter, r *http.Request) {
@@ -157,7 +159,8 @@ func messages(w http.ResponseWriter, r *http.Request) {
 		return fmt.Sprintf("event: %s\ndata: {\"type\":%q%s}", kind, kind, fields)
 	}
 	send(w, r, a.last(), []string{
-		event("message_start", fmt.Sprintf(`,"message":{%s,"content":[],"stop_reason":null,"usage":{"input_tokens":3,"output_tokens":0}}`, head)),
+		event("message_start", fmt.Sprintf(`,"message":{%s,"content":[],"stop_reason":null,`+
+			`"usage":{"input_tokens":3,"output_tokens":0}}`, head)),
 		event("content_block_start", `,"index":0,"content_block":{"type":"text","text":""}`),
 	}, func(i int) string {
 		return event("content_block_delta", fmt.Sprintf(`,"index":0,"delta":{"type":"text_delta","text":"t%d "}`, i))
@@ -173,8 +176,10 @@ func responses(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	say(w, 200, fmt.Sprintf(`{"id":"resp_1","object":"response","created_at":1,"status":"completed","model":%q,"output":[{"id":"m1",`+
-		`"type":"message","role":"assistant","status":"completed","content":[{"type":"output_text","text":"after %s","annotations":[]}]}],`+
-		`"parallel_tool_calls":true,"tool_choice":"auto","tools":[],"usage":{"input_tokens":3,"output_tokens":5,"total_tokens":8,`+
+	say(w, 200, fmt.Sprintf(`{"id":"resp_1","object":"response","created_at":1,"status":"completed","model":%q,`+
+		`"output":[{"id":"m1","type":"message","role":"assistant","status":"completed",`+
+		`"content":[{"type":"output_text","text":"after %s","annotations":[]}]}],`+
+		`"parallel_tool_calls":true,"tool_choice":"auto","tools":[],`+
+		`"usage":{"input_tokens":3,"output_tokens":5,"total_tokens":8,`+
 		`"input_tokens_details":{"cached_tokens":0},"output_tokens_details":{"reasoning_tokens":0}}}`, a.Model, a.Previous))
 }

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,8 +28,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -59,7 +61,8 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("usage: gatewaytest engine ADDR | gateway PORT MODEL=ADDR... | streams URL N")
 }
 
-// serve has a gateway on loopback. The model "comes" starts 7 seconds after it; there is an alias gpt-4 of the first.
+// serve has a gateway on loopback. The model "comes" is ready 7 seconds after it
+// is first waited for; there is an alias gpt-4 of the first.
 func serve(ctx context.Context, port string, models []string) error {
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -89,15 +92,33 @@ func serve(ctx context.Context, port string, models []string) error {
 		return err
 	}
 	defer g.Close()
-	later := time.AfterFunc(7*time.Second, func() {
-		for i := range v.Backends {
-			v.Backends[i].Ready, v.Backends[i].Comes = true, false
-		}
-		view.Store(v)
-	})
-	defer later.Stop()
+	go start(ctx, g, v, view)
 	if err := g.Run(ctx); ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// start makes all services ready a while after the first request waits for one.
+func start(ctx context.Context, g *gateway.Gateway, v gateway.View, view *rendezvous.Latest[gateway.View]) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for waits := 0; waits < 70; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, c := range g.Counts() {
+			if c.Waiting > 0 || waits > 0 {
+				waits++
+				break
+			}
+		}
+	}
+	v.Backends = slices.Clone(v.Backends)
+	for i := range v.Backends {
+		v.Backends[i].Ready, v.Backends[i].Comes = true, false
+	}
+	view.Store(v)
 }

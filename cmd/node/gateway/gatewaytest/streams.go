@@ -17,7 +17,9 @@ func streams(ctx context.Context, url string, n int) error {
 	var first []time.Duration
 	whole := 0
 	var group sync.WaitGroup
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: n, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10}}
+	client := &http.Client{Transport: &http.Transport{
+		MaxIdleConnsPerHost: n, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10,
+	}}
 	for i := range n {
 		group.Go(func() {
 			time.Sleep(time.Duration(i) * time.Millisecond)
