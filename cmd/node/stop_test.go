@@ -101,6 +101,10 @@ func TestStopWithAVoterUnheard(t *testing.T) {
 	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(runs.ID)}); err != nil {
 		t.Fatal(err)
 	}
+	last.eventually("its own copy has the stop", func() bool { // which the leader's next beat tells, after the answer
+		job, _ := last.now().record.Job(runs.ID)
+		return job.Stop != nil
+	})
 	second.crash()
 	last.eventually("ps without a leader says that it is ending", func() bool {
 		res, err := wire.Jobs.Call(t.Context(), cl, wire.JobsRequest{})
