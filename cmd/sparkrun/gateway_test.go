@@ -72,6 +72,12 @@ Keys      none, so it is on loopback alone: ` + "`sudo sparkrun gateway key crea
 	if want := "sparkrun: bbbb: loads ?[2Jweights\n"; errs != want {
 		t.Errorf("stderr %q, want %q", errs, want)
 	}
+	f.now.VirtualIP = &wire.VirtualIP{Addr: netip.MustParsePrefix("10.0.0.100/24"), Why: "02:00:00:00:00:01 answers for it"}
+	if _, got, _ = cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(got,
+		"          virtual IP 10.0.0.100/24, on no machine: 02:00:00:00:00:01 answers for it\n") {
+		t.Errorf("a virtual IP that is not held: %s", got)
+	}
+	f.now.VirtualIP = nil
 	f.now.Keys = []wire.GatewayKey{{Name: "webui"}}
 	_, got, _ = cli(t, apptest.Agent(f), "gateway", "ls")
 	want = `Address   http://127.0.0.1:7942/v1 on each machine

@@ -15,6 +15,8 @@ var (
 		Does: "which machine has which models, whole or in part"})
 	Images = everywhere[ImagesRequest, NodeImages, ImagesResponse](Row{Name: "images", Asks: true,
 		Does: "which machine's engine has which images"})
+	GatewayCounts = everywhere[Empty, NodeGatewayCounts, GatewayCountsResponse](Row{Name: "gateway-counts", Asks: true,
+		Does: "what was asked of the one address for all models, by model and key"})
 	Counters = everywhere[Empty, NodeCounters, CountersResponse](Row{Name: "counters",
 		Does: "what the nodes' devices counted in the last minute"})
 )

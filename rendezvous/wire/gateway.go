@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -46,4 +47,66 @@ type VirtualIP struct {
 	// Host holds it; empty: none does, for what Why says.
 	Host string `json:"host,omitempty"`
 	Why  string `json:"why,omitempty"`
+}
+
+// GatewayCount is what one key has asked of one model at a member since its agent started.
+type GatewayCount struct {
+	Model string `json:"model"` // as its service calls it
+	Key   string `json:"key"`   // empty: no key was needed
+	// Requests have come; of them Errors were refused, or ended before their answer was complete, or were answered by
+	// the engine with a status from 400 on. A client that went away is none.
+	Requests  int64            `json:"requests"`
+	Errors    int64            `json:"errors"`
+	UnderWay  int64            `json:"under_way"` // now
+	Waiting   int64            `json:"waiting"`   // now
+	FirstByte GatewayFirstByte `json:"first_byte"`
+	// TokensIn and TokensOut are what answers said they used: streams say it only where they were asked to.
+	TokensIn  int64 `json:"tokens_in"`
+	TokensOut int64 `json:"tokens_out"`
+}
+
+// GatewayFirstByte is how long answers took to begin: how many did, all together in nanoseconds, and how many took no
+// longer than each of GatewayTimes.
+type GatewayFirstByte struct {
+	Count int64         `json:"count"`
+	Sum   time.Duration `json:"sum"`
+	UpTo  []int64       `json:"up_to"`
+}
+
+// GatewayTimes are the bounds that GatewayFirstByte counts by.
+var GatewayTimes = [...]time.Duration{
+	5 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+	500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second,
+	30 * time.Second, time.Minute, 5 * time.Minute,
+}
+
+// Add adds what another member has counted.
+func (c GatewayCount) Add(o GatewayCount) GatewayCount {
+	c.Requests, c.Errors = c.Requests+o.Requests, c.Errors+o.Errors
+	c.UnderWay, c.Waiting = c.UnderWay+o.UnderWay, c.Waiting+o.Waiting
+	c.TokensIn, c.TokensOut = c.TokensIn+o.TokensIn, c.TokensOut+o.TokensOut
+	c.FirstByte.Count, c.FirstByte.Sum = c.FirstByte.Count+o.FirstByte.Count, c.FirstByte.Sum+o.FirstByte.Sum
+	c.FirstByte.UpTo = nil // of one member alone
+	return c
+}
+
+// GatewayCountsResponse are every member's counts, by host.
+type GatewayCountsResponse struct {
+	Nodes []NodeGatewayCounts `json:"nodes"`
+}
+
+// NodeGatewayCounts are one member's, by model and key.
+type NodeGatewayCounts struct {
+	ID     launcher.NodeID `json:"id"`
+	Host   string          `json:"host"`
+	Counts []GatewayCount  `json:"counts"`
+	// Error says why there are none.
+	Error string `json:"error,omitempty"`
+}
+
+func (n *NodeGatewayCounts) from(id launcher.NodeID, host, problem string) {
+	n.ID, n.Host = id, host
+	if problem != "" {
+		n.Error = problem
+	}
 }

@@ -127,6 +127,9 @@ func TestGateway(t *testing.T) {
 		return l.on("spark1", "curl", "-s", "-m", "5", "-o", "/dev/null", at[2].URL+"/models").code == 7
 	})
 	l.says(l.chat("spark3", loopback, "gpt-4o", ""), 200, "qwen of spark2")
+	if r := l.on("spark1", "sparkrun", "gateway", "stats").must(t); !strings.Contains(r.out, "qwen    webui") {
+		t.Errorf("what was asked for: %s", r)
+	}
 	l.on("spark1", "sparkrun", "stop", "llm").must(t)
 	eventually(t, 30*time.Second, "the model is gone", func() bool {
 		return strings.HasSuffix(strings.TrimSpace(l.chat("spark3", loopback, "qwen", "").wait().out), "\n404")

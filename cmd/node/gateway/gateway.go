@@ -92,7 +92,13 @@ func Open(cfg Config) (*Gateway, error) {
 }
 
 // Calls are the procedures that it answers.
-func (g *Gateway) Calls() []wire.Call { return []wire.Call{wire.ShowGateway.Around(g.show)} }
+func (g *Gateway) Calls() []wire.Call {
+	return append(wire.GatewayCounts.Serve(g.counted), wire.ShowGateway.Around(g.show))
+}
+
+func (g *Gateway) counted(context.Context, wire.Caller, wire.Empty) (wire.NodeGatewayCounts, error) {
+	return wire.NodeGatewayCounts{Host: g.cfg.Host, Counts: g.Counts()}, nil
+}
 
 // Run listens as the settings say until ctx ends, and every request has.
 func (g *Gateway) Run(ctx context.Context) error {

@@ -34,7 +34,7 @@ sparkrun help serving has how to use it.`,
   curl http://127.0.0.1:7942/v1/models`,
 	}
 	app.Group(cmd)
-	cmd.AddCommand(newLsCmd(a), newOpenCmd(a), newCloseCmd(a), newKeyCmd(a), newAliasCmd(a),
+	cmd.AddCommand(newLsCmd(a), newStatsCmd(a), newOpenCmd(a), newCloseCmd(a), newKeyCmd(a), newAliasCmd(a),
 		newVirtualIPCmd(a))
 	return cmd
 }
