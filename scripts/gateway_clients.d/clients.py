@@ -1,6 +1,7 @@
 """Real clients against the gateway at argv[1]; the engine behind it is at argv[2]."""
 
 import asyncio
+import concurrent.futures
 import sys
 import time
 import urllib.request
@@ -61,14 +62,25 @@ tools = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 
 
 @case
-def openai_waits_for_a_model_that_starts():
+def all_wait_for_a_model_that_starts():
+    """Each gets comments before its stream, which none may take for a part of it."""
+
+    def with_openai():
+        chunks = oa.chat.completions.create(model="comes", messages=user("hi"), stream=True)
+        return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+
+    def with_anthropic():
+        with an.messages.stream(model="comes", max_tokens=9, messages=user("hi")) as s:
+            return "".join(s.text_stream)
+
+    def with_litellm():
+        chunks = litellm.completion(model="openai/comes", messages=user("hi"), stream=True, **lite)
+        return "".join(c.choices[0].delta.content or "" for c in chunks)
+
     began = time.monotonic()
-    text = "".join(
-        c.choices[0].delta.content or ""
-        for c in oa.chat.completions.create(model="comes", messages=user("hi"), stream=True)
-        if c.choices
-    )
-    assert text == "t0 t1 t2 t3 t4 ", text
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for text in pool.map(lambda f: f(), (with_openai, with_anthropic, with_litellm)):
+            assert text == "t0 t1 t2 t3 t4 ", text
     assert time.monotonic() - began > 5  # so that comments came before
 
 

@@ -21,7 +21,8 @@ func BenchmarkSmall(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 220\r\n\r\n" + strings.Repeat("x", 220))
+	answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 220\r\n\r\n" +
+		strings.Repeat("x", 220))
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -58,8 +59,8 @@ func BenchmarkSmall(b *testing.B) {
 	go srv.Serve(front)
 	defer srv.Close()
 	body := `{"model":"m","max_tokens":8,"messages":[{"role":"user","content":"` + strings.Repeat("x", 200) + `"}]}`
-	request := []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
-		strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+	request := []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" +
+		"Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 	b.ReportAllocs()
 	b.SetParallelism(64)
 	b.RunParallel(func(pb *testing.PB) {

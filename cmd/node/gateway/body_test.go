@@ -23,7 +23,8 @@ func scanned(body []byte, n int) (scan, error) {
 
 func TestScanFinds(t *testing.T) {
 	const body = `{ "messages":[{"role":"user","content":"{\"model\":\"no\"}","model":"no","stream":true}],"n":-1.5e3,` +
-		`"stream" : true ,"x":null, "user":"u\u00e9","prompt_cache_key":"k","previous_response_id":"resp_1","model":"org\/a b","e":{}, "y":[]}`
+		`"stream" : true ,"x":null, "user":"u\u00e9","prompt_cache_key":"k","previous_response_id":"resp_1",` +
+		`"model":"org\/a b","e":{}, "y":[]}`
 	for n := 1; n <= len(body); n++ {
 		s, err := scanned([]byte(body), n)
 		if err != nil || !s.ended() {
@@ -40,7 +41,8 @@ func TestScanFinds(t *testing.T) {
 // neither panics nor says where a model is that does not stand there.
 func FuzzScan(f *testing.F) {
 	for _, seed := range []string{
-		`{"model":"a"}`, `{"a":{"model":"b"},"model":"c"}`, `{"mod\u0065l":"\"x\\"}`, `{"model":"a","model":"b"}`, `{"model":7}`,
+		`{"model":"a"}`, `{"a":{"model":"b"},"model":"c"}`, `{"mod\u0065l":"\"x\\"}`, `{"model":"a","model":"b"}`,
+		`{"model":7}`,
 		`{"x":[[{"y":"]}"}],1,-2,true],"model":"a"}`, `{"model":"a"`, `{}`, `[]`, `{"stream":true,"model":"a","user":"u"} `,
 		`{"model":"` + strings.Repeat("a", 2000) + `"}`,
 	} {

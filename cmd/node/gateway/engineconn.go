@@ -111,6 +111,9 @@ func (c *engineConn) ask(r *http.Request, body *wholeBody) (*http.Response, erro
 	out.WriteString(r.Method + " " + uri + " HTTP/1.1\r\nHost: " + c.addr + "\r\nContent-Length: ")
 	out.WriteString(strconv.Itoa(body.Len()))
 	out.WriteString("\r\n")
+	if v := r.Header["User-Agent"]; len(v) == 1 && v[0] == "" { // ReverseProxy's word to a Transport for none
+		delete(r.Header, "User-Agent")
+	}
 	if err := r.Header.WriteSubset(out, notSent); err != nil {
 		return nil, err
 	}
@@ -144,7 +147,7 @@ func (c *engineConn) ask(r *http.Request, body *wholeBody) (*http.Response, erro
 var (
 	sendBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 	// notSent is written apart, or is the transport's own.
-	notSent = map[string]bool{"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Trailer": true, "User-Agent": false}
+	notSent = map[string]bool{"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Trailer": true}
 )
 
 // take gives a connection that is idle, or a new one.

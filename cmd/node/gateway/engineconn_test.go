@@ -128,7 +128,8 @@ func TestEngineAnswersEarly(t *testing.T) {
 	})
 	w := newWorld(t, viewOf(at("a", addr, "m")))
 	for _, n := range []int{10, headEnough - 100, 3 * headEnough} {
-		if got := w.chat(fmt.Sprintf(`{"model":"m","p":%q}`, strings.Repeat("x", n))); got.status != 413 || got.body != "big" {
+		got := w.chat(fmt.Sprintf(`{"model":"m","p":%q}`, strings.Repeat("x", n)))
+		if got.status != 413 || got.body != "big" {
 			t.Errorf("with %d bytes: %d %s", n, got.status, got.body)
 		}
 	}

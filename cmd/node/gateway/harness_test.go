@@ -20,6 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+const chatPath = "/v1/chat/completions"
+
 // world is a gateway with a map that tests write, and where clients reach it.
 type world struct {
 	t    *testing.T
@@ -121,7 +123,9 @@ func (w *world) ask(method, path, body string, headers ...string) got {
 	return got{res.StatusCode, res.Header, string(b)}
 }
 
-func (w *world) do(ctx context.Context, method, path string, body io.Reader, headers ...string) (*http.Response, error) {
+func (w *world) do(
+	ctx context.Context, method, path string, body io.Reader, headers ...string,
+) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, w.url+path, body)
 	if err != nil {
 		return nil, err
@@ -137,7 +141,7 @@ func (w *world) do(ctx context.Context, method, path string, body io.Reader, hea
 
 func (w *world) chat(body string, headers ...string) got {
 	w.t.Helper()
-	return w.ask("POST", "/v1/chat/completions", body, headers...)
+	return w.ask("POST", chatPath, body, headers...)
 }
 
 func keyOf(word string, models ...string) rendezvous.GatewayKey {

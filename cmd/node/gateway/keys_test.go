@@ -30,21 +30,23 @@ func TestKeys(t *testing.T) {
 		status  int
 		want    string
 	}{
-		{"none", "/v1/chat/completions", `{"model":"m"}`, nil, 401, "a key is needed"},
+		{"none", chatPath, `{"model":"m"}`, nil, 401, "a key is needed"},
 		{"none, Anthropic's", "/v1/messages", `{"model":"m"}`, nil, 401, `"authentication_error"`},
 		{"none, models", "/v1/models", "", nil, 401, "a key is needed"},
 		{"none, a path there is not", "/x", "", nil, 401, "a key is needed"},
-		{"wrong", "/v1/chat/completions", `{"model":"m"}`, []string{"Authorization: Bearer wor"}, 401, "revoked"},
-		{"expired", "/v1/chat/completions", `{"model":"m"}`, []string{"Authorization: Bearer old"}, 401, "key old expired"},
-		{"bearer", "/v1/chat/completions", `{"model":"m"}`, []string{"Authorization: bearer word"}, 200, ","},
+		{"wrong", chatPath, `{"model":"m"}`, []string{"Authorization: Bearer wor"}, 401, "revoked"},
+		{"expired", chatPath, `{"model":"m"}`, []string{"Authorization: Bearer old"}, 401, "key old expired"},
+		{"bearer", chatPath, `{"model":"m"}`, []string{"Authorization: bearer word"}, 200, ","},
 		{"x-api-key", "/v1/messages", `{"model":"m"}`, []string{"x-api-key: word"}, 200, ","},
 		{"both", "/v1/messages", `{"model":"m"}`, []string{"x-api-key: word", "Authorization: Bearer word"}, 200, ","},
-		{"an engine's own beside it", "/v1/chat/completions", `{"model":"m"}`, []string{"x-api-key: word", "Authorization: Bearer theirs"}, 200, "Bearer theirs,"},
-		{"of another, beside it", "/v1/chat/completions", `{"model":"m"}`, []string{"x-api-key: word", "Authorization: Bearer " + KeyPrefix + "x"}, 200, ","},
-		{"limited", "/v1/chat/completions", `{"model":"alias"}`, []string{"x-api-key: one"}, 200, ","},
-		{"limited, another", "/v1/chat/completions", `{"model":"n"}`, []string{"x-api-key: one"}, 403, "key one may not ask for model"},
-		{"limited, by its own name", "/v1/chat/completions", `{"model":"m"}`, []string{"x-api-key: one"}, 403, "may not"},
-		{"limited, a second name", "/v1/chat/completions", `{"model":"alias","model":"n"}`, []string{"x-api-key: one"}, 400, "twice"},
+		{"an engine's own beside it", chatPath, `{"model":"m"}`,
+			[]string{"x-api-key: word", "Authorization: Bearer theirs"}, 200, "Bearer theirs,"},
+		{"of another, beside it", chatPath, `{"model":"m"}`,
+			[]string{"x-api-key: word", "Authorization: Bearer " + KeyPrefix + "x"}, 200, ","},
+		{"limited", chatPath, `{"model":"alias"}`, []string{"x-api-key: one"}, 200, ","},
+		{"limited, another", chatPath, `{"model":"n"}`, []string{"x-api-key: one"}, 403, "key one may not ask for model"},
+		{"limited, by its own name", chatPath, `{"model":"m"}`, []string{"x-api-key: one"}, 403, "may not"},
+		{"limited, a second name", chatPath, `{"model":"alias","model":"n"}`, []string{"x-api-key: one"}, 400, "twice"},
 	} {
 		method := "POST"
 		if tt.body == "" {

@@ -26,7 +26,9 @@ func TestListening(t *testing.T) {
 	moved.Store(mgmt)
 	view := &rendezvous.Latest[View]{}
 	view.Store(viewOf())
-	g, err := Open(Config{Host: "spark1", Port: port, Management: moved.Watch, Map: view, Logger: slog.New(slog.DiscardHandler)})
+	g, err := Open(Config{
+		Host: "spark1", Port: port, Management: moved.Watch, Map: view, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

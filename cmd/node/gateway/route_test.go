@@ -20,7 +20,7 @@ func TestRequestsGoToTheirModelsService(t *testing.T) {
 	v.Gateway.Aliases = map[string]string{"short": "org/b", "org/a": "org/b"}
 	w := newWorld(t, v)
 	for _, path := range []string{
-		"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/score",
+		chatPath, "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/score",
 		"/v1/audio/speech", "/v1/messages", "/v1/messages/count_tokens",
 	} {
 		for body, want := range map[string]string{
@@ -108,8 +108,12 @@ func TestForms(t *testing.T) {
 	if got := w.ask("POST", "/v1/audio/transcriptions", body, kind); got.status != 413 {
 		t.Errorf("a form that is too long: %d %s", got.status, got.body)
 	}
-	for _, body := range []string{"", "--b", "--b\r\n", "--b\r\nX: y\r\n\r\n", "--bx\r\n\r\n\r\n--b--", "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nw"} {
-		if got := w.ask("POST", "/v1/audio/translations", body, `Content-Type: multipart/form-data; boundary=b`); got.status != 400 {
+	for _, body := range []string{
+		"", "--b", "--b\r\n", "--b\r\nX: y\r\n\r\n", "--bx\r\n\r\n\r\n--b--",
+		"--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nw",
+	} {
+		got := w.ask("POST", "/v1/audio/translations", body, "Content-Type: multipart/form-data; boundary=b")
+		if got.status != 400 {
 			t.Errorf("%q: %d %s", body, got.status, got.body)
 		}
 	}
@@ -135,25 +139,29 @@ func TestBadRequests(t *testing.T) {
 		status                   int
 		want                     []string
 	}{
-		{"unknown", "POST", "/v1/chat/completions", `{"model":"org/Qwen3-8b"}`, 404, []string{"did you mean org/Qwen3-8B", "model_not_found"}},
-		{"unknown, none near", "POST", "/v1/chat/completions", `{"model":"gpt"}`, 404, []string{"there are broken, org/Qwen3-8B"}},
-		{"alias of none", "POST", "/v1/chat/completions", `{"model":"gone"}`, 404, []string{"alias of", "org/gone"}},
-		{"none", "POST", "/v1/chat/completions", `{"messages":[]}`, 400, []string{"names no model"}},
-		{"number", "POST", "/v1/chat/completions", `{"model":7}`, 400, []string{"not a string"}},
-		{"twice", "POST", "/v1/chat/completions", `{"model":"org/Qwen3-8B","model":"x"}`, 400, []string{"twice"}},
-		{"twice, other case", "POST", "/v1/chat/completions", `{"model":"org/Qwen3-8B","MODEL":"x"}`, 400, []string{"twice"}},
-		{"twice, late", "POST", "/v1/chat/completions", `{"model":"org/Qwen3-8B","p":"` + strings.Repeat("x", 1<<21) + `","model":"x"}`, 400, []string{"twice"}},
-		{"late", "POST", "/v1/chat/completions", `{"p":"` + strings.Repeat("x", 2<<20) + `","model":"org/Qwen3-8B"}`, 413, []string{"put it first"}},
-		{"array", "POST", "/v1/chat/completions", `["model"]`, 400, []string{"not JSON"}},
-		{"empty", "POST", "/v1/chat/completions", ``, 400, []string{"not JSON"}},
-		{"half", "POST", "/v1/chat/completions", `{"model":"org/Qwen3-8B"`, 400, []string{"ends before"}},
-		{"half, late", "POST", "/v1/chat/completions", `{"model":"org/Qwen3-8B","p":"` + strings.Repeat("x", 1<<21), 400, []string{"ends before"}},
-		{"more", "POST", "/v1/chat/completions", `{"model":"org/Qwen3-8B"} {}`, 400, []string{"not JSON"}},
-		{"UTF-16", "POST", "/v1/chat/completions", "{\x00\"\x00m\x00", 400, []string{"not JSON"}},
-		{"escape", "POST", "/v1/chat/completions", `{"model":"\q"}`, 400, []string{"not JSON"}},
-		{"failed", "POST", "/v1/chat/completions", `{"model":"broken"}`, 503, []string{"service f is failed: out of memory"}},
-		{"method", "GET", "/v1/chat/completions", ``, 405, []string{"takes POST"}},
-		{"path", "POST", "/v1/images", `{"model":"org/Qwen3-8B"}`, 404, []string{"/v1/chat/completions"}},
+		{"unknown", "POST", chatPath, `{"model":"org/Qwen3-8b"}`, 404,
+			[]string{"did you mean org/Qwen3-8B", "model_not_found"}},
+		{"unknown, none near", "POST", chatPath, `{"model":"gpt"}`, 404, []string{"there are broken, org/Qwen3-8B"}},
+		{"alias of none", "POST", chatPath, `{"model":"gone"}`, 404, []string{"alias of", "org/gone"}},
+		{"none", "POST", chatPath, `{"messages":[]}`, 400, []string{"names no model"}},
+		{"number", "POST", chatPath, `{"model":7}`, 400, []string{"not a string"}},
+		{"twice", "POST", chatPath, `{"model":"org/Qwen3-8B","model":"x"}`, 400, []string{"twice"}},
+		{"twice, other case", "POST", chatPath, `{"model":"org/Qwen3-8B","MODEL":"x"}`, 400, []string{"twice"}},
+		{"twice, late", "POST", chatPath, `{"model":"org/Qwen3-8B","p":"` + strings.Repeat("x", 1<<21) + `","model":"x"}`,
+			400, []string{"twice"}},
+		{"late", "POST", chatPath, `{"p":"` + strings.Repeat("x", 2<<20) + `","model":"org/Qwen3-8B"}`, 413,
+			[]string{"put it first"}},
+		{"array", "POST", chatPath, `["model"]`, 400, []string{"not JSON"}},
+		{"empty", "POST", chatPath, ``, 400, []string{"not JSON"}},
+		{"half", "POST", chatPath, `{"model":"org/Qwen3-8B"`, 400, []string{"ends before"}},
+		{"half, late", "POST", chatPath, `{"model":"org/Qwen3-8B","p":"` + strings.Repeat("x", 1<<21), 400,
+			[]string{"ends before"}},
+		{"more", "POST", chatPath, `{"model":"org/Qwen3-8B"} {}`, 400, []string{"not JSON"}},
+		{"UTF-16", "POST", chatPath, "{\x00\"\x00m\x00", 400, []string{"not JSON"}},
+		{"escape", "POST", chatPath, `{"model":"\q"}`, 400, []string{"not JSON"}},
+		{"failed", "POST", chatPath, `{"model":"broken"}`, 503, []string{"service f is failed: out of memory"}},
+		{"method", "GET", chatPath, ``, 405, []string{"takes POST"}},
+		{"path", "POST", "/v1/images", `{"model":"org/Qwen3-8B"}`, 404, []string{chatPath}},
 		{"path of engines", "GET", "/metrics", ``, 404, []string{"/v1/models"}},
 		{"base URL", "POST", "/chat/completions", `{}`, 404, []string{"ends in /v1"}},
 		{"base URL of Anthropic's", "POST", "/v1/v1/messages", `{}`, 404, []string{"ends without /v1"}},
@@ -187,8 +195,10 @@ func TestHeadersOfARequest(t *testing.T) {
 	seen := make(chan *http.Request, 1)
 	v := viewOf(engine(t, "a", func(w http.ResponseWriter, r *http.Request) { seen <- r }, "a"))
 	w := newWorld(t, v)
-	w.ask("POST", "/v1/messages?beta=true", `{"model":"a"}`, "X-Forwarded-For: 1.2.3.4", "Forwarded: for=1.2.3.4", "X-Real-Ip: 1.2.3.4",
-		"Idempotency-Key: k", "Authorization: Bearer engines-own", "Te: gzip", "Upgrade: websocket", "Connection: Upgrade, X-Gone",
+	w.ask("POST", "/v1/messages?beta=true", `{"model":"a"}`, "X-Forwarded-For: 1.2.3.4",
+		"Forwarded: for=1.2.3.4", "X-Real-Ip: 1.2.3.4",
+		"Idempotency-Key: k", "Authorization: Bearer engines-own", "Te: gzip", "Upgrade: websocket",
+		"Connection: Upgrade, X-Gone",
 		"X-Gone: 1", "Anthropic-Version: 2023-06-01", "X-Api-Key: "+KeyPrefix+"old", "Host: evil")
 	r := <-seen
 	if r.URL.RequestURI() != "/v1/messages?beta=true" || r.Host != v.Backends[0].Addr.String() {
@@ -198,7 +208,8 @@ func TestHeadersOfARequest(t *testing.T) {
 		"X-Forwarded-For": {"127.0.0.1"}, "Authorization": {"Bearer engines-own"}, "Anthropic-Version": {"2023-06-01"},
 	}
 	for _, name := range []string{
-		"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Idempotency-Key", "Authorization", "Te", "Upgrade", "Connection", "X-Gone",
+		"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Idempotency-Key", "Authorization", "Te", "Upgrade", "Connection",
+		"X-Gone",
 		"Anthropic-Version", "X-Api-Key",
 	} {
 		if !slices.Equal(r.Header[name], want[name]) {
@@ -225,7 +236,8 @@ func TestModelsAreListed(t *testing.T) {
 		}
 		return out
 	}
-	if got, want := list("k"), []string{"org/a org/a ready []", "org/b org/b loading [short]", "short org/b loading []"}; !slices.Equal(got, want) {
+	all := []string{"org/a org/a ready []", "org/b org/b loading [short]", "short org/b loading []"}
+	if got, want := list("k"), all; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got, want := list("k1"), []string{"short org/b loading []"}; !slices.Equal(got, want) {

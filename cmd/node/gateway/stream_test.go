@@ -25,7 +25,7 @@ func TestStreamsPassAtOnce(t *testing.T) {
 		}
 		io.WriteString(w, `data: {"usage":{"prompt_tokens":3,"completion_tokens":40}}`+"\n\n")
 	}, "m")))
-	res, err := w.do(t.Context(), "POST", "/v1/chat/completions", strings.NewReader(`{"model":"m","stream":true}`))
+	res, err := w.do(t.Context(), "POST", chatPath, strings.NewReader(`{"model":"m","stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,8 @@ func TestStreamsPassAtOnce(t *testing.T) {
 	io.Copy(io.Discard, in)
 	w.until("counted", func() bool {
 		c := w.g.Counts()[0]
-		return c.TokensIn == 3 && c.TokensOut == 40 && c.Requests == 1 && c.UnderWay == 0 && c.Errors == 0 && c.FirstByte.Count == 1
+		return c.TokensIn == 3 && c.TokensOut == 40 && c.Requests == 1 && c.UnderWay == 0 && c.Errors == 0 &&
+			c.FirstByte.Count == 1
 	})
 }
 
@@ -62,10 +63,12 @@ func TestEngineDies(t *testing.T) {
 	for _, tt := range []struct {
 		path, kind, says, want string
 	}{
-		{"/v1/chat/completions", "text/event-stream", "data: 1\n\ndata: {\"half", "data: 1\n\ndata: {\"error\":{\"message\":\"the engine of model m broke off"},
-		{"/v1/chat/completions", "text/event-stream", "", "data: {\"error\":"},
-		{"/v1/messages", "text/event-stream", "event: a\r\ndata: 1\r\n\r\nevent", "event: a\r\ndata: 1\r\n\r\nevent: error\ndata: {\"type\":\"error\""},
-		{"/v1/chat/completions", "application/json", `{"half":`, `{"half":`},
+		{chatPath, "text/event-stream", "data: 1\n\ndata: {\"half",
+			"data: 1\n\ndata: {\"error\":{\"message\":\"the engine of model m broke off"},
+		{chatPath, "text/event-stream", "", "data: {\"error\":"},
+		{"/v1/messages", "text/event-stream", "event: a\r\ndata: 1\r\n\r\nevent",
+			"event: a\r\ndata: 1\r\n\r\nevent: error\ndata: {\"type\":\"error\""},
+		{chatPath, "application/json", `{"half":`, `{"half":`},
 	} {
 		w := newWorld(t, viewOf(engine(t, "a", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", tt.kind)
@@ -130,7 +133,8 @@ func TestEnginesThatLie(t *testing.T) {
 	}{
 		{"", 502, "gave no answer"},
 		{"SSH-2.0-OpenSSH\r\n", 502, "gave no answer"},
-		{"HTTP/1.1 200 OK\r\n" + strings.Repeat("X: "+strings.Repeat("y", 1000)+"\r\n", 100) + "\r\n", 502, "gave no answer"},
+		{"HTTP/1.1 200 OK\r\n" + strings.Repeat("X: "+strings.Repeat("y", 1000)+"\r\n", 100) + "\r\n", 502,
+			"gave no answer"},
 		{"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", 502, "gave no answer"},
 		{"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{}", 0, ""},
 		{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\n\r\n", 200, "{}"},
@@ -157,7 +161,7 @@ func TestEnginesThatLie(t *testing.T) {
 			}
 		}()
 		w := newWorld(t, viewOf(at("a", l.Addr().String(), "m")))
-		res, err := w.do(t.Context(), "POST", "/v1/chat/completions", strings.NewReader(`{"model":"m"}`))
+		res, err := w.do(t.Context(), "POST", chatPath, strings.NewReader(`{"model":"m"}`))
 		if err == nil {
 			var b []byte
 			b, err = io.ReadAll(res.Body)
@@ -184,7 +188,8 @@ func TestReplicasShare(t *testing.T) {
 			io.WriteString(w, word)
 		}
 	}
-	w := newWorld(t, viewOf(engine(t, "a", slow("A"), "m"), engine(t, "b", slow("B"), "m"), engine(t, "c", slow("C"), "m")))
+	w := newWorld(t, viewOf(engine(t, "a", slow("A"), "m"), engine(t, "b", slow("B"), "m"),
+		engine(t, "c", slow("C"), "m")))
 	held := make(chan got, 2)
 	for i := range 2 { // on two of them, one at a time
 		go func() { held <- w.chat(`{"model":"m","p":"hold"}`) }()
@@ -274,7 +279,8 @@ func TestEarlierAnswers(t *testing.T) {
 	w.until("noted", func() bool { return w.g.pins.find("resp_a") != nil && w.g.pins.find("resp_b") != nil })
 	for range 4 {
 		for _, job := range []string{"a", "b"} {
-			got := w.ask("POST", "/v1/responses", fmt.Sprintf(`{"input":"x","model":"m","previous_response_id":"resp_%s"}`, job))
+			got := w.ask("POST", "/v1/responses",
+				fmt.Sprintf(`{"input":"x","model":"m","previous_response_id":"resp_%s"}`, job))
 			wantHas(t, job, got.body, "resp_"+job)
 			if got := w.ask("GET", "/v1/responses/resp_"+job, ""); got.body != job+"GET/v1/responses/resp_"+job {
 				t.Errorf("get %s: %s", job, got.body)

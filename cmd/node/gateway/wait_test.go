@@ -76,24 +76,25 @@ func TestWaitsForAServiceThatComes(t *testing.T) {
 		status           int
 		want             []string
 	}{
-		{name: "short", path: "/v1/chat/completions", body: `{"model":"a","stream":true}`, after: 4 * time.Second,
+		{name: "short", path: chatPath, body: `{"model":"a","stream":true}`, after: 4 * time.Second,
 			engine: func(*http.Request) (*http.Response, error) { return answers(429, "application/json", `{}`) },
 			took:   4 * time.Second, status: 429, want: []string{"{}"}},
-		{name: "stream", path: "/v1/chat/completions", body: `{"model":"a","stream":true}`, after: 12 * time.Second,
+		{name: "stream", path: chatPath, body: `{"model":"a","stream":true}`, after: 12 * time.Second,
 			engine: func(*http.Request) (*http.Response, error) { return answers(200, "text/event-stream", "data: 1\n\n") },
 			took:   12 * time.Second, status: 200,
 			want: []string{": waiting for a to start\n\n: waiting for a to start\n\ndata: 1\n\n"}},
-		{name: "stream, the engine refuses", path: "/v1/messages", body: `{"model":"a","stream":true}`, after: 6 * time.Second,
+		{name: "stream, the engine refuses", path: "/v1/messages", body: `{"model":"a","stream":true}`,
+			after: 6 * time.Second,
 			engine: func(*http.Request) (*http.Response, error) {
 				return answers(400, "application/json", `{"error":{"message":"too long"}}`)
 			},
 			took: 6 * time.Second, status: 200, want: []string{"event: error\ndata: ", "invalid_request_error", "too long"}},
-		{name: "no stream", path: "/v1/chat/completions", body: `{"model":"a"}`, after: 8 * time.Minute,
+		{name: "no stream", path: chatPath, body: `{"model":"a"}`, after: 8 * time.Minute,
 			engine: func(*http.Request) (*http.Response, error) { return answers(200, "application/json", "{}") },
 			took:   8 * time.Minute, status: 200, want: []string{"{}"}},
-		{name: "never", path: "/v1/chat/completions", body: `{"model":"a"}`, took: waitMost, status: 503,
+		{name: "never", path: chatPath, body: `{"model":"a"}`, took: waitMost, status: 503,
 			want: []string{"did not become ready"}},
-		{name: "never, a stream", path: "/v1/chat/completions", body: `{"model":"a","stream":true}`, took: waitMost, status: 200,
+		{name: "never, a stream", path: chatPath, body: `{"model":"a","stream":true}`, took: waitMost, status: 200,
 			want: []string{"data: {\"error\"", "did not become ready"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,7 +132,7 @@ func TestWaitingEnds(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newGateway(t, viewOf(coming("j", "a")))
-				rec, done := w.begin(t.Context(), "/v1/chat/completions", `{"model":"a"}`)
+				rec, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
 				time.Sleep(time.Second)
 				began := time.Now()
 				w.becomes(tt.change)
@@ -150,7 +151,7 @@ func TestWaitingEnds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newGateway(t, viewOf(coming("j", "a")))
 			ctx, cancel := context.WithCancel(t.Context())
-			_, done := w.begin(ctx, "/v1/chat/completions", `{"model":"a"}`)
+			_, done := w.begin(ctx, chatPath, `{"model":"a"}`)
 			synctest.Wait()
 			if c := w.g.Counts()[0]; c.Waiting != 1 {
 				t.Errorf("counted %+v", c)
@@ -174,12 +175,12 @@ func TestWaitingIsBounded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		for i := range waitingMost {
-			_, done := w.begin(ctx, "/v1/chat/completions", fmt.Sprintf(`{"model":"m%d"}`, i%4))
+			_, done := w.begin(ctx, chatPath, fmt.Sprintf(`{"model":"m%d"}`, i%4))
 			group.Go(func() { <-done })
 		}
 		synctest.Wait()
 		for model, want := range map[string]string{"m0": "256 requests wait for it", "m4": "1024 requests wait"} {
-			rec, done := w.begin(t.Context(), "/v1/chat/completions", `{"model":"`+model+`"}`)
+			rec, done := w.begin(t.Context(), chatPath, `{"model":"`+model+`"}`)
 			<-done
 			if rec.Code != 503 || rec.Header().Get("Retry-After") != "30" {
 				t.Errorf("%s: %d %v", model, rec.Code, rec.Header())
@@ -194,7 +195,7 @@ func TestWaitingIsBounded(t *testing.T) {
 func TestAMemberThatDoesNotKnow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newGateway(t, View{})
-		rec, done := w.begin(t.Context(), "/v1/chat/completions", `{"model":"a"}`)
+		rec, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
 		<-done
 		if rec.Code != 503 || rec.Header().Get("Retry-After") != "2" {
 			t.Errorf("no map: %d %s", rec.Code, rec.Body)
@@ -225,8 +226,8 @@ func TestUnreached(t *testing.T) {
 				}
 				return echoes(r)
 			}, status: 200, want: `{"model":"a"}`},
-		{name: "none", backends: []rendezvous.Backend{at("j", "10.0.0.1:8000", "a")}, engine: refused, took: reachPatience, status: 503,
-			want: "cannot be reached"},
+		{name: "none", backends: []rendezvous.Backend{at("j", "10.0.0.1:8000", "a")}, engine: refused,
+			took: reachPatience, status: 503, want: "cannot be reached"},
 		{name: "it is started anew", backends: []rendezvous.Backend{at("j", "10.0.0.1:8000", "a")},
 			engine: func(r *http.Request) (*http.Response, error) {
 				if r.URL.Host == "10.0.0.1:8000" {
@@ -245,7 +246,7 @@ func TestUnreached(t *testing.T) {
 					w.g.transport = tt.engine
 					w.g.turn.Add(1)
 					began := time.Now()
-					rec, done := w.begin(t.Context(), "/v1/chat/completions", `{"model":"a"}`)
+					rec, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
 					if tt.change != nil {
 						time.Sleep(tt.took)
 						w.becomes(tt.change)
