@@ -11,18 +11,19 @@ import (
 
 // An idle agent costs what wakes it. So who lets something tick says here how often, and why nothing tells it instead.
 var tickers = map[string]string{
-	"cmd/node/survey/survey.go":           "10 s: the devices' counters, which tell nobody",
-	"cmd/sparkrun/cluster/supervised.go":  "systemd's watchdog, of an agent that has one",
-	"cmd/sparkrun/follow/follow.go":       "1 s, in a command",
-	"launcher/bootstrap/dial.go":          "in a command: is a machine there yet",
-	"launcher/filesync/relay/take.go":     "while a file comes from a source: silence tells nobody",
-	"launcher/logs/read.go":               "while output is followed: files tell nobody",
-	"rendezvous/discover/browse.go":       "in a command, for 2.5 s",
-	"rendezvous/failover/failover.go":     "5 ms, for the moment of an opening",
-	"rendezvous/failover/incarnation.go":  "1 h, and 5 s where raft waits for an answer",
-	"rendezvous/failover/leader.go":       "5 s, of a leader: silences tell nobody",
-	"rendezvous/membership/membership.go": "5 s: is this node alone",
-	"workloads/nettest/ibtest/node.go":    "20 ms, in a test of the network",
+	"cmd/node/gateway/gatewaytest/main.go": "100 ms, in a program for tests",
+	"cmd/node/survey/survey.go":            "10 s: the devices' counters, which tell nobody",
+	"cmd/sparkrun/cluster/supervised.go":   "systemd's watchdog, of an agent that has one",
+	"cmd/sparkrun/follow/follow.go":        "1 s, in a command",
+	"launcher/bootstrap/dial.go":           "in a command: is a machine there yet",
+	"launcher/filesync/relay/take.go":      "while a file comes from a source: silence tells nobody",
+	"launcher/logs/read.go":                "while output is followed: files tell nobody",
+	"rendezvous/discover/browse.go":        "in a command, for 2.5 s",
+	"rendezvous/failover/failover.go":      "5 ms, for the moment of an opening",
+	"rendezvous/failover/incarnation.go":   "1 h, and 5 s where raft waits for an answer",
+	"rendezvous/failover/leader.go":        "5 s, of a leader: silences tell nobody",
+	"rendezvous/membership/membership.go":  "5 s: is this node alone",
+	"workloads/nettest/ibtest/node.go":     "20 ms, in a test of the network",
 }
 
 func TestWhatTicksIsKnown(t *testing.T) {

@@ -96,12 +96,22 @@ func (c FollowerConfig) ask(ctx context.Context, take func(rendezvous.GatewayMap
 	})
 }
 
-// heard keeps a map. Of a service that listens on another member's loopback it knows only that it is there.
+// heard keeps a map. Of a service that listens on another member's loopback it knows only that it is there, and one that
+// is wedged is asked only where no other of its model is ready.
 func (c FollowerConfig) heard(m rendezvous.GatewayMap) {
 	m.Backends = slices.Clone(m.Backends) // the leader compares with what it sent
+	well := map[string]bool{}
 	for i := range m.Backends {
-		if b := &m.Backends[i]; b.Local && b.Host != c.Host {
-			b.Ready = false
+		b := &m.Backends[i]
+		b.Ready = b.Ready && (!b.Local || b.Host == c.Host)
+		for _, model := range b.Models {
+			well[model] = well[model] || b.Ready && b.State == string(launcher.ServiceReady)
+		}
+	}
+	for i := range m.Backends {
+		other := func(model string) bool { return well[model] }
+		if b := &m.Backends[i]; b.State == string(launcher.ServiceWedged) && slices.ContainsFunc(b.Models, other) {
+			b.Ready, b.Comes = false, b.Ready
 		}
 	}
 	last := c.Map.Load()

@@ -209,6 +209,33 @@ func TestFollowKnowsLoopback(t *testing.T) {
 	}
 }
 
+// A service that is stuck is asked only where there is no other.
+func TestFollowSparesTheWedged(t *testing.T) {
+	for text, want := range map[string]string{
+		"m ready, m wedged":    "0 keys 0=ready 1=wedged-",
+		"m wedged, x ready":    "0 keys 0=wedged 1=ready",
+		"m starting, m wedged": "0 keys 0=starting- 1=wedged",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			var all []rendezvous.Backend
+			for i, one := range strings.Split(text, ", ") {
+				model, state, _ := strings.Cut(one, " ")
+				b := serviceOf(launcher.JobID(fmt.Sprint(i)), state)
+				b.Models, b.Ready = []string{model}, state != "starting"
+				all = append(all, b)
+			}
+			w.backends.Store(all)
+			defer w.lead()()
+			defer w.follow("spark1")()
+			synctest.Wait()
+			if got := viewText(w.view.Load()); got != want {
+				t.Errorf("%s: %q, want %q", text, got, want)
+			}
+		})
+	}
+}
+
 // Changes are root's, on a machine of the cluster, and what would change nothing is refused.
 func TestChange(t *testing.T) {
 	root, ada := &wire.User{Name: "root"}, &wire.User{Name: "ada", UID: 1000}
