@@ -31,22 +31,21 @@ type unreachedError struct{ error }
 
 func (e unreachedError) Unwrap() error { return e.error }
 
-func newTransport() *engines {
+func newTransport() *http.Transport {
 	d := net.Dialer{Timeout: dialMost, KeepAlive: 15 * time.Second}
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := d.DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, unreachedError{err}
-		}
-		return c, nil
-	}
-	return &engines{dial: dial, idle: map[string][]*engineConn{}, long: &http.Transport{
-		DialContext:            dial,
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := d.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, unreachedError{err}
+			}
+			return c, nil
+		},
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    4096,
 		IdleConnTimeout:        idleFor,
-		MaxResponseHeaderBytes: headerMost,
-	}}
+		MaxResponseHeaderBytes: 64 << 10,
+	}
 }
 
 type buffers struct{ pool sync.Pool }
@@ -147,11 +146,11 @@ func (rq *request) direct(pr *httputil.ProxyRequest, b *backend) {
 	out := pr.Out
 	out.URL = &url.URL{Scheme: "http", Host: b.addr, Path: rq.path, RawQuery: out.URL.RawQuery}
 	out.Host = ""
-	switch {
-	case rq.whole && len(rq.head) <= headEnough: // nothing at all, too
-		out.Body = newWholeBody(rq.head)
-	case rq.whole:
-		out.Body = io.NopCloser(bytes.NewReader(rq.head))
+	if rq.whole && len(rq.head) > 0 {
+		// Of a reader that it knows the transport sends head and body with one write. By GetBody it may send them on
+		// another connection if it has written nothing on the first (http.Transport, shouldRetryRequest).
+		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(rq.head)), nil }
+		out.Body, _ = out.GetBody() //nolint:errcheck // of memory
 	}
 	for _, name := range []string{
 		"X-Real-Ip", "X-Forwarded-Port", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Prefix", "X-Client-Ip",

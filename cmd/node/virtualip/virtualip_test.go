@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,9 +128,10 @@ func TestHolds(t *testing.T) {
 // A machine that cannot prove that it leads does not renew: the kernel drops the address by itself.
 func TestLosesItByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, cut := &fakeNetwork{}, false
+		var cut atomic.Bool
+		f := &fakeNetwork{}
 		h, end := holder(t, recordOf(t, 3), f, func(ctx context.Context) error {
-			if !cut {
+			if !cut.Load() {
 				return nil
 			}
 			<-ctx.Done()
@@ -137,7 +139,7 @@ func TestLosesItByItself(t *testing.T) {
 		})
 		defer end()
 		time.Sleep(time.Minute)
-		cut = true
+		cut.Store(true)
 		time.Sleep(Lifetime + time.Millisecond)
 		if f.Has(vip.Addr()) {
 			t.Error("it has it still")
@@ -146,7 +148,7 @@ func TestLosesItByItself(t *testing.T) {
 		if s := h.State(); s.Held || s.Why != "this machine could not prove that it leads" {
 			t.Errorf("state %+v", s)
 		}
-		cut = false
+		cut.Store(false)
 		time.Sleep(again + 4*time.Second)
 		if !f.Has(vip.Addr()) {
 			t.Error("it was not taken again")
