@@ -88,6 +88,10 @@ const (
 	maxGatewayName    = 128 // bytes, of a model or an alias
 )
 
+// VirtualIPLeast is how many machines a cluster needs for a virtual IP: of two, neither can tell a dead one from one
+// that is cut off, and both might have it.
+const VirtualIPLeast = 3
+
 // Errors of changes.
 var (
 	ErrKeyExists = errors.New("a key of this name exists")

@@ -56,6 +56,7 @@ var mayImportSibling = map[string]string{
 	"launcher/agent -> launcher/mpi":           "the agent carries MPI's barriers between nodes",
 	"launcher/shim -> launcher/container":      "a container stands in place of a rank that the shim forks",
 	"launcher/shim -> launcher/mpi":            "the shim holds MPI ranks' sockets and their space, which have to outlive the agent",
+	"envgen/doctor -> envgen/arp":              "who else has an address is asked as the virtual IP asks",
 	"envgen/doctor -> envgen/topology":         "what is wrong with cables is told, and mended, with all the rest",
 	"workloads/engine -> workloads/exo":        "the row of exo starts its gateway",
 	"workloads/recipe -> workloads/engine":     "a recipe's command is read by the flags of the engine that it starts",

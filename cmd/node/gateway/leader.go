@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/node/virtualip"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -25,7 +24,7 @@ type LeaderConfig struct {
 	Record   *rendezvous.Record
 	Recorder Recorder
 	// VirtualIP tells whether this machine holds it, and why not.
-	VirtualIP func() virtualip.State
+	VirtualIP func() (held bool, why string)
 	// OnlyHere names this host if no other has what was just recorded.
 	OnlyHere func(context.Context) string
 	Logger   *slog.Logger
@@ -64,10 +63,9 @@ func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.GatewayRes
 	}
 	if addr := settings.VirtualIP; addr.IsValid() {
 		res.VirtualIP = &wire.VirtualIP{Addr: addr}
-		if now := l.VirtualIP(); now.Held {
+		held, why := l.VirtualIP()
+		if res.VirtualIP.Why = why; held {
 			res.VirtualIP.Host = l.Host
-		} else {
-			res.VirtualIP.Why = now.Why
 		}
 	}
 	slices.SortFunc(res.Keys, func(a, b wire.GatewayKey) int { return cmp.Compare(a.Name, b.Name) })
@@ -121,9 +119,9 @@ func (l *Leader) complete(r rendezvous.GatewayChange, user string) (rendezvous.G
 // mayHold refuses a virtual IP that would be wrong whoever leads.
 func (l *Leader) mayHold(addr netip.Addr) error {
 	nodes := l.Record.Nodes()
-	if len(nodes) < virtualip.LeastMachines {
+	if len(nodes) < rendezvous.VirtualIPLeast {
 		return fmt.Errorf("virtual IP %s: %w: it takes %d machines: of two, neither can tell whether the other still has it",
-			addr, launcher.ErrInvalid, virtualip.LeastMachines)
+			addr, launcher.ErrInvalid, rendezvous.VirtualIPLeast)
 	}
 	for _, n := range nodes {
 		if n.Addr.Addr() == addr {

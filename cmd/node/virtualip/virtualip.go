@@ -35,9 +35,6 @@ const (
 	proveWithin = renew / 2
 	// again is how long to wait after somebody else answered for the address, soon while that may be its last holder.
 	again, soon = 10 * time.Second, time.Second
-	// LeastMachines is how many a cluster needs for a virtual IP: of two, neither can tell a dead one from one that
-	// is cut off, and both might have it.
-	LeastMachines = 3
 )
 
 // Network is this machine's management interface.
@@ -66,33 +63,28 @@ type Config struct {
 type Holder struct {
 	cfg Config
 
-	mu  sync.Mutex
-	now State
-}
-
-// State is how it stands.
-type State struct {
-	Held bool   `json:"held"`
-	Why  string `json:"why,omitempty"` // why it is not held
+	mu   sync.Mutex
+	held bool
+	why  string // why it is not
 }
 
 // New makes the part.
 func New(cfg Config) *Holder { return &Holder{cfg: cfg} }
 
-// State tells whether this machine has the address, and why not.
-func (h *Holder) State() State {
+// State tells whether this machine has the address, and why not; both empty: none is set.
+func (h *Holder) State() (held bool, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.now
+	return h.held, h.why
 }
 
 func (h *Holder) is(held bool, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if why != "" && why != h.now.Why {
+	if why != "" && why != h.why {
 		h.cfg.Logger.Warn("virtual IP is not held", "why", why)
 	}
-	h.now = State{Held: held, Why: why}
+	h.held, h.why = held, why
 }
 
 // Run holds whichever address the settings have until ctx, the leadership, ends.
@@ -102,12 +94,12 @@ func (h *Holder) Run(ctx context.Context) error {
 		settings, changed := h.cfg.Record.Gateway()
 		recorded := h.cfg.Record.Changed()
 		addr := settings.VirtualIP
-		few := len(h.cfg.Record.Nodes()) < LeastMachines
+		few := len(h.cfg.Record.Nodes()) < rendezvous.VirtualIPLeast
 		switch {
 		case !addr.IsValid():
 			h.is(false, "")
 		case few:
-			h.is(false, fmt.Sprintf("the cluster has fewer than %d machines", LeastMachines))
+			h.is(false, fmt.Sprintf("the cluster has fewer than %d machines", rendezvous.VirtualIPLeast))
 		default:
 			if err := h.hold(ctx, addr, earliest, changed); err != nil && ctx.Err() == nil {
 				h.is(false, err.Error())
