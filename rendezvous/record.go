@@ -150,20 +150,15 @@ type Entry struct {
 	End    *JobEnd          `json:"end,omitempty"` // KindEnd, KindVerdict
 	Stop   *JobStop         `json:"stop,omitempty"`
 
-	Netplan *Allocated `json:"netplan,omitempty"`
-
+	Netplan  *Allocated      `json:"netplan,omitempty"`
 	Epoch    *launcher.Epoch `json:"epoch,omitempty"`
 	Reunited *Reunited       `json:"reunited,omitempty"`
-
-	Death *Death `json:"death,omitempty"`
-
-	Login  *Login `json:"login,omitempty"`
-	Logout string `json:"logout,omitempty"` // a client's id
-
-	Service *JobService `json:"service,omitempty"`
-
-	Gateway *GatewayChange `json:"gateway,omitempty"`
-	Drain   *NodeDrain     `json:"drain,omitempty"`
+	Death    *Death          `json:"death,omitempty"`
+	Login    *Login          `json:"login,omitempty"`
+	Logout   string          `json:"logout,omitempty"` // a client's id
+	Service  *JobService     `json:"service,omitempty"`
+	Gateway  *GatewayChange  `json:"gateway,omitempty"`
+	Drain    *NodeDrain      `json:"drain,omitempty"`
 }
 
 // Found is the first entry of a cluster.

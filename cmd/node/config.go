@@ -95,6 +95,8 @@ type Config struct {
 	PacketFilter func(map[launcher.Key]launcher.Filter) error
 	// Members is told how many members this node leads, 0 if it does not lead: its memory grows with them. nil: nobody.
 	Members func(n int)
+	// Requests is told about how many requests go through the gateway: memory grows with them, too. nil: nobody.
+	Requests func(n int)
 	// Announce has this member announce itself by mDNS on the management link.
 	Announce bool
 	// HubEndpoint is where models are fetched from: HF_ENDPOINT of the agent; empty: Hugging Face's Hub.

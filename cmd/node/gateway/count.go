@@ -77,3 +77,28 @@ func (g *Gateway) Counts() []wire.GatewayCount {
 	})
 	return out
 }
+
+// passing is how many requests are under way, and how many were told of.
+type passing struct {
+	now  atomic.Int64
+	mu   sync.Mutex
+	told int64
+}
+
+// passingStep is the least change that is told.
+const passingStep = 64
+
+// pass counts a request in, or out again: it is told when there are more than were told of, or less than half of them.
+func (g *Gateway) pass(n int64) {
+	now := g.passing.now.Add(n)
+	if g.cfg.Passing == nil || now%passingStep != 0 {
+		return
+	}
+	g.passing.mu.Lock()
+	defer g.passing.mu.Unlock()
+	now = g.passing.now.Load()
+	if told := g.passing.told; now > told || now < told/2 || now == 0 && told > 0 {
+		g.passing.told = (now + passingStep - 1) / passingStep * passingStep
+		g.cfg.Passing(int(g.passing.told))
+	}
+}

@@ -28,7 +28,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a node's part. All of it is needed, but for Port and Management.
+// Config of a node's part. All of it is needed, but for Port, Management and Passing.
 type Config struct {
 	// Host is this member's name, for messages.
 	Host string
@@ -38,8 +38,10 @@ type Config struct {
 	// closed when it may have changed; nil: it listens on loopback only.
 	Management func() (netip.Addr, <-chan struct{})
 	// Map is the leader's word as this member has it.
-	Map    *rendezvous.Latest[View]
-	Logger *slog.Logger
+	Map *rendezvous.Latest[View]
+	// Passing is told about how many requests are under way, a multiple of 64 that is no less; nil: nobody is.
+	Passing func(n int)
+	Logger  *slog.Logger
 }
 
 // View is the leader's map as this member has it.
@@ -60,6 +62,7 @@ type Gateway struct {
 	lines     lines
 	pins      pins
 	kept      atomic.Int64 // bytes, see keptMost
+	passing   passing
 	turn      atomic.Uint64
 	transport http.RoundTripper
 	buffers   buffers

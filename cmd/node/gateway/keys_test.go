@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestKeys(t *testing.T) {
@@ -112,4 +114,21 @@ func TestRate(t *testing.T) {
 			t.Errorf("slow: %d, again after %s", status, retry)
 		}
 	})
+}
+
+// The agent's memory limit follows the requests in steps, up at once and down with room to spare.
+func TestPassing(t *testing.T) {
+	var told []int
+	g := &Gateway{cfg: Config{Passing: func(n int) { told = append(told, n) }}}
+	for _, step := range []struct {
+		n, to int64
+	}{{1, 1000}, {-1, 600}, {1, 1000}, {-1, 0}, {1, 63}, {-1, 0}} {
+		for g.passing.now.Load() != step.to {
+			g.pass(step.n)
+		}
+	}
+	want := []int{64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960, 448, 192, 64, 0}
+	if d := cmp.Diff(want, told); d != "" {
+		t.Error(d)
+	}
 }

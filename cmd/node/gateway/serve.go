@@ -83,7 +83,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	rq := &request{r: r, answer: a, began: now, key: k, length: r.ContentLength}
 	rq.in = &incoming{body: r.Body, rc: a.rc}
+	g.pass(1)
 	defer func() { // also where an aborted answer panics
+		g.pass(-1)
 		rq.in.end()
 		g.kept.Add(-rq.kept)
 	}()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -99,8 +100,28 @@ const (
 	agentGarbage = 400
 	agentMemory  = 32 << 20
 	memberMemory = 512 << 10
-	agentCores   = 2
+	// requestMemory is what a stream through the gateway takes: two connections with their buffers, and its body.
+	requestMemory = 48 << 10
+	agentCores    = 2
 )
+
+// memoryLimits are told how many members there are to lead, and how many requests go through the gateway, and set the
+// limit by both.
+func memoryLimits() (members, requests func(int)) {
+	var mu sync.Mutex
+	var lead, pass int64
+	set := func(of *int64, each int64) func(int) {
+		return func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			*of = int64(n) * each
+			debug.SetMemoryLimit(agentMemory + lead + pass)
+		}
+	}
+	members, requests = set(&lead, memberMemory), set(&pass, requestMemory)
+	members(0)
+	return members, requests
+}
 
 // defaultGateway follows the agent's other ports, 7940 and 7941.
 const defaultGateway = 7942
@@ -117,10 +138,9 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 	if _, set := a.Getenv("GOGC"); !set {
 		debug.SetGCPercent(agentGarbage)
 	}
-	members := func(int) {}
+	members, requests := func(int) {}, func(int) {}
 	if _, set := a.Getenv("GOMEMLIMIT"); !set {
-		members = func(n int) { debug.SetMemoryLimit(agentMemory + int64(n)*memberMemory) }
-		members(0)
+		members, requests = memoryLimits()
 	}
 	if _, set := a.Getenv("GOMAXPROCS"); !set {
 		runtime.GOMAXPROCS(min(agentCores, runtime.NumCPU()))
@@ -142,8 +162,8 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 	c := nodeConfig(a, node.Config{
 		PacketFilter: guard, Announce: !o.silent, Members: members,
 		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
-		GatewayPort: o.gateway,
-		Supervise:   supervise(a, log), Shim: a.Shim, Logger: log,
+		GatewayPort: o.gateway, Requests: requests,
+		Supervise: supervise(a, log), Shim: a.Shim, Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err
