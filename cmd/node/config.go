@@ -87,6 +87,8 @@ type Config struct {
 	GossipPort  int // 0 means membership.DefaultGossipPort
 	// GatewayPort is where the one address for all models is, on each member; 0: this one has none.
 	GatewayPort int
+	// GatewayCert and GatewayKey are the files of its certificate; both empty: it has none.
+	GatewayCert, GatewayKey string
 	// MemoryFloor in bytes: below it the largest job is ended and none taken. nil means
 	// preflight.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
@@ -150,6 +152,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.GatewayPort < 0 || c.GatewayPort > 65535 || c.GatewayPort != 0 && c.GatewayPort == c.RPCPort {
 		return c, fmt.Errorf("--gateway %d: %w: want a free port up to 65535, or 0 for none", c.GatewayPort,
 			launcher.ErrInvalid)
+	}
+	if (c.GatewayCert == "") != (c.GatewayKey == "") {
+		return c, fmt.Errorf("--gateway-cert, --gateway-key: %w: a certificate and its key go together", launcher.ErrInvalid)
 	}
 	if c.RPCPort == c.GossipPort {
 		return c, fmt.Errorf("--rpc-port and --gossip-port %d: %w: they must differ", c.RPCPort, launcher.ErrInvalid)

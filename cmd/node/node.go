@@ -293,7 +293,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Elected: n.failover.Raft().LeaderChanged, Map: &n.routes, Logger: cfg.Logger,
 	})
 	n.gateway, err = gateway.Open(gateway.Config{
-		Host: m.Host, Port: uint16(cfg.GatewayPort), Map: &n.routes, Passing: cfg.Requests, Logger: cfg.Logger,
+		Host: m.Host, Port: uint16(cfg.GatewayPort), Map: &n.routes, Passing: cfg.Requests, Cert: cfg.GatewayCert, Key: cfg.GatewayKey,
+		Logger: cfg.Logger,
 		Management: func() (netip.Addr, <-chan struct{}) {
 			now, changed := inventory.Watch()
 			choice, err := envgen.Management(now, cfg.Management)

@@ -26,6 +26,8 @@ type GatewayResponse struct {
 type GatewayMember struct {
 	Host  string           `json:"host"`
 	Addrs []netip.AddrPort `json:"addrs"`
+	// TLS: it speaks TLS on all of them but loopback.
+	TLS bool `json:"tls,omitempty"`
 	// Problem is why it does not listen on all addresses that it should; empty: it does.
 	Problem string `json:"problem,omitempty"`
 }

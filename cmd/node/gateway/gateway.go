@@ -28,7 +28,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a node's part. All of it is needed, but for Port, Management and Passing.
+// Config of a node's part. All of it is needed, but for Port, Management, Cert and Key, and Passing.
 type Config struct {
 	// Host is this member's name, for messages.
 	Host string
@@ -37,6 +37,9 @@ type Config struct {
 	// Management is the address that others reach this member at, invalid while there is none, and a channel that is
 	// closed when it may have changed; nil: it listens on loopback only.
 	Management func() (netip.Addr, <-chan struct{})
+	// Cert and Key are the files of this member's certificate, as PEM, for all addresses but loopback; empty: those speak
+	// plain HTTP, too.
+	Cert, Key string
 	// Map is the leader's word as this member has it.
 	Map *rendezvous.Latest[View]
 	// Passing is told about how many requests are under way, a multiple of 64 that is no less; nil: nobody is.
@@ -70,6 +73,8 @@ type Gateway struct {
 	errorLog  *log.Logger
 	crossing  *http.CrossOriginProtection
 	listening rendezvous.Latest[Listening]
+
+	certificate *certificate // nil: there is none
 }
 
 // Open makes one; Run listens.
@@ -87,6 +92,9 @@ func Open(cfg Config) (*Gateway, error) {
 		lines:    lines{of: map[string]int{}},
 		pins:     pins{byID: map[string]*list.Element{}, order: list.New()},
 		sparing:  rendezvous.NewSparing(cfg.Logger, quietFor), crossing: http.NewCrossOriginProtection(),
+	}
+	if cfg.Cert != "" {
+		g.certificate = &certificate{cert: cfg.Cert, key: cfg.Key}
 	}
 	g.errorLog = log.New(httpLines{g.sparing}, "", 0)
 	g.transport = newTransport()

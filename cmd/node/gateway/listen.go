@@ -78,10 +78,17 @@ func (g *Gateway) listen(ctx context.Context) error {
 			if stops[at] != nil {
 				continue
 			}
+			if g.tlsAt(at.Addr()) != nil {
+				if _, err := g.certificate.get(); err != nil { // without it nobody could come in there
+					failed = errors.Join(failed, fmt.Errorf("listen on %s: %w", at, err))
+					continue
+				}
+			}
 			l, err := (&net.ListenConfig{Control: mayBeAbsent}).Listen(ctx, "tcp", at.String())
 			switch {
 			case err == nil:
 				srv := g.server(ctx)
+				srv.TLSConfig = g.tlsAt(at.Addr())
 				all.Go(func() { g.serve(srv, l) })
 				stops[at] = func() { shutdown(srv) }
 			case at.Addr() == netip.IPv6Loopback() && errors.Is(err, syscall.EADDRNOTAVAIL): // a machine without IPv6
@@ -154,7 +161,11 @@ func (g *Gateway) server(ctx context.Context) *http.Server {
 }
 
 func (g *Gateway) serve(srv *http.Server, l net.Listener) {
-	if err := srv.Serve(netutil.LimitListener(l, connectionsMost)); !errors.Is(err, http.ErrServerClosed) {
+	serve := srv.Serve
+	if srv.TLSConfig != nil {
+		serve = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }
+	}
+	if err := serve(netutil.LimitListener(l, connectionsMost)); !errors.Is(err, http.ErrServerClosed) {
 		g.cfg.Logger.Error("gateway ends on an address", "addr", l.Addr().String(), "error", err)
 	}
 }

@@ -18,14 +18,15 @@ import (
 )
 
 type agentOptions struct {
-	verbose     bool
-	management  string
-	fabricPorts []string
-	memoryFloor *int64
-	keep        logs.Keep
-	unfiltered  bool
-	silent      bool
-	gateway     int
+	verbose                 bool
+	management              string
+	fabricPorts             []string
+	memoryFloor             *int64
+	keep                    logs.Keep
+	unfiltered              bool
+	silent                  bool
+	gateway                 int
+	gatewayCert, gatewayKey string
 }
 
 // NewAgentCmd makes `sparkrun agent`.
@@ -83,6 +84,9 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	cmd.Flags().BoolVar(&opts.silent, "no-mdns", false, "do not announce this machine on the management network")
 	cmd.Flags().IntVar(&opts.gateway, "gateway", defaultGateway,
 		"port of the one address for all models (sparkrun gateway); 0: none here")
+	cmd.Flags().StringVar(&opts.gatewayCert, "gateway-cert", "",
+		"a `FILE` with this machine's certificate, PEM: the gateway speaks TLS but on loopback; read again when renewed")
+	cmd.Flags().StringVar(&opts.gatewayKey, "gateway-key", "", "the `FILE` with that certificate's key")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	app.ManagementFlag(cmd.Flags(), &opts.management)
 	app.FabricPortFlag(cmd.Flags(), &opts.fabricPorts)
@@ -162,7 +166,7 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 	c := nodeConfig(a, node.Config{
 		PacketFilter: guard, Announce: !o.silent, Members: members,
 		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
-		GatewayPort: o.gateway, Requests: requests,
+		GatewayPort: o.gateway, GatewayCert: o.gatewayCert, GatewayKey: o.gatewayKey, Requests: requests,
 		Supervise: supervise(a, log), Shim: a.Shim, Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {

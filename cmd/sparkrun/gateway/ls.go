@@ -55,6 +55,7 @@ type listed struct {
 	Backends  []rendezvous.Backend `json:"backends"`
 	VirtualIP *wire.VirtualIP      `json:"virtual_ip"`
 	Problem   *string              `json:"problem"`
+	tls       bool
 }
 
 type address struct {
@@ -70,7 +71,7 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 		return err
 	}
 	out := listed{Port: g.Port, Open: g.Open, Keys: len(g.Keys), Addresses: []address{}, Aliases: g.Aliases,
-		VirtualIP: g.VirtualIP, Backends: append([]rendezvous.Backend{}, g.Backends...)}
+		VirtualIP: g.VirtualIP, tls: g.Member.TLS, Backends: append([]rendezvous.Backend{}, g.Backends...)}
 	if out.Aliases == nil {
 		out.Aliases = map[string]string{}
 	}
@@ -80,7 +81,7 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 			return err
 		}
 		for _, n := range st.Nodes {
-			out.Addresses = append(out.Addresses, address{n.Host, urlOf(n.Addr.String(), g.Port)})
+			out.Addresses = append(out.Addresses, address{n.Host, urlOf(g.Member.TLS, n.Addr.String(), g.Port)})
 		}
 	}
 	if g.Member.Problem != "" {
@@ -108,8 +109,13 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 	return nil
 }
 
-func urlOf(host string, port uint16) string {
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(int(port))) + "/v1"
+// urlOf is an address as clients are given it. All machines are taken to speak as the one that was asked.
+func urlOf(tls bool, host string, port uint16) string {
+	scheme := "http"
+	if tls {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(int(port))) + "/v1"
 }
 
 // reach says where it is, and who may use it.
@@ -117,12 +123,12 @@ func reach(l listed) [][]string {
 	if l.Port == 0 {
 		return [][]string{{"Address", "none: the leader's agent has --gateway 0"}}
 	}
-	rows := [][]string{{"Address", urlOf("127.0.0.1", l.Port) + " on each machine"}}
+	rows := [][]string{{"Address", urlOf(false, "127.0.0.1", l.Port) + " on each machine"}}
 	for _, at := range l.Addresses {
 		rows = append(rows, []string{"", at.URL + " (" + at.Host + ")"})
 	}
 	if v := l.VirtualIP; v != nil && v.Host != "" {
-		rows = append(rows, []string{"", urlOf(v.Addr.Addr().String(), l.Port) + " (virtual IP, on " + v.Host + " now)"})
+		rows = append(rows, []string{"", urlOf(l.tls, v.Addr.Addr().String(), l.Port) + " (virtual IP, on " + v.Host + " now)"})
 	} else if v != nil {
 		rows = append(rows, []string{"", "virtual IP " + v.Addr.String() + ", on no machine: " + cmp.Or(v.Why, "it is being taken")})
 	}
