@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -35,10 +36,8 @@ type GatewayKey struct {
 	// Rate bounds its requests a second at each member, with bursts of one second's; 0: it is not bounded.
 	Rate    float64    `json:"rate,omitempty"`
 	Expires *time.Time `json:"expires,omitempty"`
-	// Wake: its requests may start a service that is on demand, and keep it up.
-	Wake    bool      `json:"wake,omitempty"`
-	Created time.Time `json:"created"` // the leader's clock
-	By      string    `json:"by"`      // the user who made it
+	Created time.Time  `json:"created"` // the leader's clock
+	By      string     `json:"by"`      // the user who made it
 }
 
 // KeyHash is a key's SHA-256; as text it is in hex.
@@ -164,6 +163,14 @@ func (c GatewayChange) Validate() error {
 	return nil
 }
 
+// broadcast is the last address of a network of IPv4.
+func broadcast(net netip.Prefix) netip.Addr {
+	b := net.Masked().Addr().As4()
+	n := binary.BigEndian.Uint32(b[:]) | uint32(uint64(1)<<(32-net.Bits())-1)
+	binary.BigEndian.PutUint32(b[:], n)
+	return netip.AddrFrom4(b)
+}
+
 func validVirtualIP(addr netip.Prefix) error {
 	at := addr.Addr()
 	switch {
@@ -173,7 +180,7 @@ func validVirtualIP(addr netip.Prefix) error {
 		return fmt.Errorf("virtual IP %s: %w: want an IPv4 address with its network, such as 10.0.0.100/24", addr,
 			launcher.ErrInvalid)
 	case at.IsUnspecified() || at.IsMulticast() || at.IsLoopback() || at.IsLinkLocalUnicast() ||
-		addr.Bits() < 31 && at == addr.Masked().Addr():
+		addr.Bits() < 31 && (at == addr.Masked().Addr() || at == broadcast(addr)):
 		return fmt.Errorf("virtual IP %s: %w: no host can have that address", addr, launcher.ErrInvalid)
 	}
 	return nil

@@ -194,7 +194,7 @@ func TestGatewayIsKept(t *testing.T) {
 	expires := t0.Add(time.Hour)
 	l := founded(t)
 	l.must(t, entries(GatewayChange{Open: &yes}, keyOf("ada", func(k *NamedGatewayKey) {
-		k.Models, k.Rate, k.Expires, k.Wake = []string{"m"}, 1.5, &expires, true
+		k.Models, k.Rate, k.Expires = []string{"m"}, 1.5, &expires
 	}), keyOf("bob"), GatewayChange{Revoke: "bob"}, aliasOf("fast", "a"))...)
 	want, _ := l.Gateway()
 	snapshot, err := l.Snapshot()

@@ -22,7 +22,7 @@ func (d NodeDrain) Entry() Entry { return Entry{Kind: KindDrain, Drain: &d} }
 
 // String says why the node gets no ranks.
 func (d NodeDrain) String() string {
-	text := "by " + d.By
+	text := d.By + " has drained it"
 	if d.Reason != "" {
 		text += ": " + d.Reason
 	}

@@ -110,7 +110,7 @@ func TestGatewayKeyCreate(t *testing.T) {
 	f := &fakeGateway{now: someGateway(), retries: 1}
 	f.now.Keys = []wire.GatewayKey{{Name: "ada"}}
 	code, out, errs := cli(t, apptest.Agent(f), strings.Fields("gateway key create ada --model qwen --model nobody's "+
-		"--rate 0.5 --expires 30d --wake")...)
+		"--rate 0.5 --expires 30d")...)
 	if code != 0 {
 		t.Fatal(errs)
 	}
@@ -134,7 +134,7 @@ func TestGatewayKeyCreate(t *testing.T) {
 	}
 	got.Expires = nil
 	want := &rendezvous.NamedGatewayKey{Name: "ada", GatewayKey: rendezvous.GatewayKey{Hash: sha256.Sum256([]byte(key)),
-		Models: []string{"qwen", "nobody's"}, Rate: 0.5, Wake: true}}
+		Models: []string{"qwen", "nobody's"}, Rate: 0.5}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -216,15 +216,15 @@ func TestGatewayKeyLs(t *testing.T) {
 	later, earlier := time.Now().Add(5*time.Hour+time.Minute), time.Now().Add(-time.Hour)
 	made := time.Date(2026, 3, 1, 12, 0, 0, 0, time.Local)
 	f := &fakeGateway{now: wire.GatewayResponse{Keys: []wire.GatewayKey{
-		{Name: "ada", Models: []string{"qwen", "fast"}, Rate: 2.5, Expires: &later, Wake: true, Created: made, By: "root"},
+		{Name: "ada", Models: []string{"qwen", "fast"}, Rate: 2.5, Expires: &later, Created: made, By: "root"},
 		{Name: "old", Expires: &earlier, Created: made, By: "root"},
 		{Name: "webui", Created: made, By: "root"},
 	}}}
 	_, got, _ := cli(t, apptest.Agent(f), "gateway", "key", "ls")
-	want := `NAME    MODELS      RATE    EXPIRES   WAKE   MADE         BY
-ada     qwen,fast   2.5/s   in 5h     yes    2026-03-01   root
-old     all         -       expired   no     2026-03-01   root
-webui   all         -       never     no     2026-03-01   root
+	want := `NAME    MODELS      RATE    EXPIRES   MADE         BY
+ada     qwen,fast   2.5/s   in 5h     2026-03-01   root
+old     all         -       expired   2026-03-01   root
+webui   all         -       never     2026-03-01   root
 `
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -24,7 +24,7 @@ func sized(id launcher.JobID, bytes, peak int64) launcher.Spec {
 
 // Jobs that say what memory they take share a node as long as all of them fit, each at its most while it starts.
 func TestMemoryIsShared(t *testing.T) {
-	noGPU := sized("cccc", 30, 0)
+	noGPU := sized("cccc", 30, 0) // on a CPU, or by hand
 	noGPU.GPUs = launcher.NoGPUs
 	tests := []struct {
 		name string
@@ -44,6 +44,8 @@ func TestMemoryIsShared(t *testing.T) {
 			"spark1 by job aaaa"},
 		{"and needs them whole", []launcher.Spec{sized("aaaa", 1, 0), gpuJob("bbbb", 1)},
 			"GPUs are taken: spark1 by job aaaa; free: none; use --wait to queue, --memory SIZE to have a part"},
+		{"without GPUs it is in the way of who needs them whole", []launcher.Spec{noGPU, gpuJob("bbbb", 1)},
+			"GPUs are taken: spark1 by job cccc"},
 		{"more than there is", []launcher.Spec{sized("aaaa", 90, 101)},
 			"it has 100 GiB for jobs, and --memory wants 101 GiB"},
 	}

@@ -43,7 +43,7 @@ func TestDrainedByAnAdministrator(t *testing.T) {
 		refused := func() {
 			t.Helper()
 			err := r.leader.Launch(t.Context(), named)
-			if want := "host spark1 gets no ranks: by ada: new firmware"; err == nil || !strings.Contains(err.Error(), want) {
+			if want := "host spark1 gets no ranks: ada has drained it: new firmware"; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("a job on it: %v, want %q", err, want)
 			}
 		}

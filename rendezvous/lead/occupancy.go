@@ -48,6 +48,12 @@ func (l *Leader) occupies(spec launcher.Spec, id launcher.NodeID) bool {
 	return spec.Memory != nil || l.takes(spec, id)
 }
 
+// whole tells whether a job has a node to itself, of those that occupy it: it takes the GPUs, and does not say how much
+// memory. On a machine where both are one it may take all. l.mu is held.
+func (l *Leader) whole(spec launcher.Spec, id launcher.NodeID) bool {
+	return spec.Memory == nil && l.takes(spec, id)
+}
+
 // holders gives the runs that occupy each node, except own. l.mu is held.
 func (l *Leader) holders(own *run) map[launcher.NodeID][]*run {
 	held := map[launcher.NodeID][]*run{}
@@ -79,7 +85,7 @@ func (l *Leader) inTheWay(spec launcher.Spec, id launcher.NodeID, others []*run)
 	var names []string
 	for _, r := range others {
 		has := r.job.Spec
-		if l.takes(spec, id) && l.takes(has, id) && (spec.Memory == nil || has.Memory == nil) {
+		if l.whole(spec, id) || l.whole(has, id) {
 			return "by " + describe(r.job)
 		}
 		if has.Memory != nil {

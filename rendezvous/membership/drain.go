@@ -26,6 +26,9 @@ func (l *Leader) drainNode(ctx context.Context, c wire.Caller, r wire.DrainReque
 		return fmt.Errorf("drain %s: %w", r.Host, err)
 	}
 	drain := rendezvous.NodeDrain{Node: m.ID, By: c.User.Name, Reason: r.Reason, At: time.Now(), Over: r.Over}
+	if before, is := l.m.cfg.Record.Drain(m.ID); is && drain.Reason == "" {
+		drain.Reason = before.Reason
+	}
 	err = l.m.record(ctx, drain.Entry(), func() bool {
 		_, is := l.m.cfg.Record.Drain(m.ID)
 		return is != r.Over
@@ -42,7 +45,7 @@ func (l *Leader) drainNode(ctx context.Context, c wire.Caller, r wire.DrainReque
 	for {
 		changed := l.m.cfg.Record.Changed()
 		_, rosterChanged := l.brain.Roster() // there may be room elsewhere now
-		now := wire.DrainProgress{Left: l.leftOn(ctx, m.ID, "moved, as "+r.Host+" is drained "+drain.String())}
+		now := wire.DrainProgress{Left: l.leftOn(ctx, m.ID, "moved from "+r.Host+": "+drain.String())}
 		now.Empty = len(now.Left) == 0
 		if told == nil || !reflect.DeepEqual(*told, now) {
 			if err := tell(now); err != nil {

@@ -38,7 +38,6 @@ type GatewayKey struct {
 	Models  []string   `json:"models,omitempty"` // none: all
 	Rate    float64    `json:"rate,omitempty"`   // requests a second at each member; 0: not bounded
 	Expires *time.Time `json:"expires,omitempty"`
-	Wake    bool       `json:"wake,omitempty"`
 	Created time.Time  `json:"created"`
 	By      string     `json:"by"`
 }

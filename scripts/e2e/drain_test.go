@@ -39,10 +39,10 @@ func TestNodeDrain(t *testing.T) {
 	if j := l.jobs("spark1")["batch"]; j.State != "completed" {
 		t.Errorf("the job is %s", j.State)
 	}
-	if r := run("launch", "exec", "--on", from, "--", "true"); r.code != 125 || !strings.Contains(r.err, "by root: new firmware") {
+	if r := run("launch", "exec", "--on", from, "--", "true"); r.code != 125 || !strings.Contains(r.err, "root has drained it: new firmware") {
 		t.Errorf("a launch on it: %s", r)
 	}
-	if r := run("status"); !strings.Contains(r.err, from+" is drained: by root: new firmware") {
+	if r := run("status"); !strings.Contains(r.err, from+" is drained: root has drained it: new firmware") {
 		t.Errorf("status: %s", r)
 	}
 	run("node", "resume", from).must(t)

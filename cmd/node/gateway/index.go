@@ -126,7 +126,7 @@ func near(asked string, names []string) []string {
 	low := strings.ToLower(asked)
 	for _, name := range names {
 		other := strings.ToLower(name)
-		most := max(2, len(low)/3)
+		most := max(1, len(low)/3)
 		away := most + 1
 		if d := len(low) - len(other); d <= most && -d <= most {
 			away = distance(low, other)

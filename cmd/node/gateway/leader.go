@@ -59,7 +59,7 @@ func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.GatewayRes
 	res.Backends, _ = l.Backends()
 	for name, k := range settings.Keys {
 		res.Keys = append(res.Keys, wire.GatewayKey{Name: name, Models: k.Models, Rate: k.Rate, Expires: k.Expires,
-			Wake: k.Wake, Created: k.Created, By: k.By})
+			Created: k.Created, By: k.By})
 	}
 	if addr := settings.VirtualIP; addr.IsValid() {
 		res.VirtualIP = &wire.VirtualIP{Addr: addr}
@@ -109,24 +109,51 @@ func (l *Leader) complete(r rendezvous.GatewayChange, user string) (rendezvous.G
 	case r.Revoke != "" && !hasKey:
 		return r, fmt.Errorf("key %.64q: %w: `sparkrun gateway key ls` lists them", r.Revoke, rendezvous.ErrNoKey)
 	case r.VirtualIP != nil && r.VirtualIP.IsValid():
-		return r, l.mayHold(r.VirtualIP.Addr())
+		return r, l.mayHold(*r.VirtualIP)
+	case r.Alias != nil && r.Alias.Model != "":
+		return r, l.mayStandFor(*r.Alias, settings.Aliases)
 	case r.Alias != nil && r.Alias.Model == "" && settings.Aliases[r.Alias.Name] == "":
 		return r, fmt.Errorf("alias %.128q: %w: `sparkrun gateway ls` has them", r.Alias.Name, rendezvous.ErrNoAlias)
 	}
 	return r, nil
 }
 
+// mayStandFor refuses an alias that leads to another one, and one that would hide a model.
+func (l *Leader) mayStandFor(a rendezvous.GatewayAlias, all map[string]string) error {
+	if of := all[a.Model]; of != "" {
+		return fmt.Errorf("alias %s: %w: %s is an alias itself: name its model, %s", a.Name, launcher.ErrInvalid, a.Model, of)
+	}
+	for other, model := range all {
+		if model == a.Name {
+			return fmt.Errorf("alias %s: %w: %s is an alias of it, and none may lead to another", a.Name, launcher.ErrInvalid,
+				other)
+		}
+	}
+	backends, _ := l.Backends()
+	for _, b := range backends {
+		if slices.Contains(b.Models, a.Name) {
+			return fmt.Errorf("alias %s: %w: service %s has a model of that name", a.Name, launcher.ErrInvalid,
+				cmp.Or(b.Name, string(b.Job)))
+		}
+	}
+	return nil
+}
+
 // mayHold refuses a virtual IP that would be wrong whoever leads.
-func (l *Leader) mayHold(addr netip.Addr) error {
+func (l *Leader) mayHold(addr netip.Prefix) error {
 	nodes := l.Record.Nodes()
 	if len(nodes) < rendezvous.VirtualIPLeast {
 		return fmt.Errorf("virtual IP %s: %w: it takes %d machines: of two, neither can tell whether the other still has it",
 			addr, launcher.ErrInvalid, rendezvous.VirtualIPLeast)
 	}
 	for _, n := range nodes {
-		if n.Addr.Addr() == addr {
-			return fmt.Errorf("virtual IP %s: %w: it is the address of %s: take one that no machine has", addr,
+		switch at := n.Addr.Addr(); {
+		case at == addr.Addr():
+			return fmt.Errorf("virtual IP %s: %w: it is the address of %s: take one that no machine has", addr.Addr(),
 				launcher.ErrInvalid, n.Host)
+		case at.IsValid() && !addr.Masked().Contains(at):
+			return fmt.Errorf("virtual IP %s: %w: it is not in the management network of %s, which is %s there", addr,
+				launcher.ErrInvalid, n.Host, at)
 		}
 	}
 	return nil

@@ -188,8 +188,14 @@ func (h *Holder) hold(ctx context.Context, addr netip.Prefix, earliest time.Time
 				h.cfg.Logger.Info("virtual IP is here", "addr", addr)
 			}
 		}
-		if !wait(ctx, renew, changed) || closed(changed) {
+		if !wait(ctx, renew, changed) {
 			return ctx.Err()
+		}
+		if closed(changed) {
+			var now rendezvous.Gateway
+			if now, changed = h.cfg.Record.Gateway(); now.VirtualIP != addr {
+				return nil
+			}
 		}
 	}
 }

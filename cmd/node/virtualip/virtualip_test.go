@@ -184,6 +184,34 @@ func TestLeavesItAlone(t *testing.T) {
 	})
 }
 
+// Another setting of the gateway leaves it alone.
+func TestOtherSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, r := &fakeNetwork{}, recordOf(t, 3)
+		_, end := holder(t, r, f, leads)
+		defer end()
+		time.Sleep(time.Minute)
+		open := rendezvous.GatewayChange{Open: new(true)}
+		b, err := open.Entry().Encode()
+		if err == nil {
+			err, _ = r.Apply(99, b).(error)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			synctest.Wait()
+			if !f.Has(vip.Addr()) {
+				t.Fatal("it was dropped")
+			}
+			time.Sleep(time.Second)
+		}
+		if f.announced != 2 {
+			t.Errorf("it was announced %d times", f.announced)
+		}
+	})
+}
+
 // It is dropped at once when the setting goes, and no machine waits for one without a setting.
 func TestSettingGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

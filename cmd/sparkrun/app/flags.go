@@ -357,6 +357,9 @@ func parseBytes(text string) (int64, error) {
 	return n << shift, nil
 }
 
+// leastMemory refuses 40, which nobody means as bytes.
+const leastMemory = 1 << 20
+
 // Memory is a flag's SIZE[:PEAK].
 type Memory struct{ M **launcher.Memory }
 
@@ -372,7 +375,7 @@ func (m Memory) String() string {
 func (m Memory) Set(text string) error {
 	size, peak, both := strings.Cut(text, ":")
 	var got launcher.Memory
-	err := Amount{N: &got.Bytes, Least: 1}.Set(size)
+	err := Amount{N: &got.Bytes, Least: leastMemory}.Set(size)
 	if err == nil && both {
 		err = Amount{N: &got.Peak, Least: got.Bytes}.Set(peak)
 	}

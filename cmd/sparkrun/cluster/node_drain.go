@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -27,7 +28,7 @@ type nodeDrainOptions struct {
 }
 
 func newNodeDrainCmd(a *app.App) *cobra.Command {
-	opts := &nodeDrainOptions{within: 15 * time.Minute}
+	opts := &nodeDrainOptions{}
 	cmd := &cobra.Command{
 		Use:   "drain HOST...",
 		Short: "Keep ranks away from machines, for firmware or a reboot",
@@ -37,9 +38,10 @@ One that has no room runs on, and so does every other job, to its end; sparkrun 
 ends it. The command waits until nothing runs there. Ctrl-C ends the waiting alone.
 
 --each does that with one machine after the other, and runs COMMAND for it here by sh,
-with its name in $SPARKRUN_HOST, once it is empty. When the machine has gone and is
-back, it is given back, and the next one's turn comes: a rolling reboot. The machine
-that you type on cannot be among them. It takes root.`,
+with its name in $SPARKRUN_HOST, once it is empty; where that fails (but by 255, as ssh
+does when its machine goes) all ends there. When the machine has gone and is back, it
+is given back, and the next one's turn comes: a rolling reboot. The machine that you
+type on cannot be among them. It takes root.`,
 		Example: `  sudo sparkrun node drain spark2 --reason "new firmware"
   sudo sparkrun node drain spark2 spark3 --each 'ssh "$SPARKRUN_HOST" sudo systemctl reboot'
   sudo sparkrun node resume spark2`,
@@ -49,6 +51,8 @@ that you type on cannot be among them. It takes root.`,
 			switch {
 			case len(args) == 0:
 				return app.Usagef("node drain: name a host: `sparkrun status` lists them")
+			case opts.each == "" && opts.within != 0:
+				return app.Usagef("--within is for --each")
 			case opts.each != "" && opts.noWait:
 				return app.Usagef("--each and --no-wait: give one of them")
 			}
@@ -150,7 +154,7 @@ func (d drainer) drain(ctx context.Context, host string, once bool) (empty bool,
 	err = drain(ctx, d.agent, r, func(p wire.DrainProgress) error {
 		empty = p.Empty
 		if d.options.json {
-			return d.Object(struct {
+			return json.NewEncoder(d.Out).Encode(struct {
 				Host string `json:"host"`
 				wire.DrainProgress
 			}{host, p})
@@ -251,9 +255,16 @@ func allThere(ctx context.Context, b *wire.Client, host string) error {
 	return nil
 }
 
+const (
+	backWithin = 15 * time.Minute // --within's default
+	// sshFailed is ssh's own exit code: it has it, too, when the machine that it reboots goes (ssh(1), EXIT STATUS).
+	sshFailed = 255
+)
+
 // rebooted runs the command for a machine, and waits until that has gone and is back.
 func rebooted(ctx context.Context, a *app.App, b *wire.Client, host string, o nodeDrainOptions) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, o.within, fmt.Errorf("%s has not come back within %s", host, o.within))
+	within := cmp.Or(o.within, backWithin)
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%s has not gone and come back within %s", host, within))
 	defer cancel()
 	var before time.Time
 	for _, back := range []bool{false, true} {
@@ -261,8 +272,8 @@ func rebooted(ctx context.Context, a *app.App, b *wire.Client, host string, o no
 			cmd := exec.CommandContext(ctx, "sh", "-c", o.each)
 			cmd.Env = append(os.Environ(), "SPARKRUN_HOST="+host)
 			cmd.Stdout, cmd.Stderr = a.Err, a.Err
-			if err := cmd.Run(); err != nil { // ssh fails when its machine goes
-				a.Say(fmt.Sprintf("%s: the command: %v", host, err))
+			if err := cmd.Run(); err != nil && cmd.ProcessState.ExitCode() != sshFailed {
+				return fmt.Errorf("run --each for %s: %w", host, err)
 			}
 			a.Say("waiting until " + host + " has gone and is back")
 		}

@@ -25,7 +25,6 @@ type keyCreateOptions struct {
 	models  []string
 	rate    float64
 	expires time.Duration // from now; 0: never
-	wake    bool
 }
 
 func newKeyCreateCmd(a *app.App) *cobra.Command {
@@ -52,7 +51,6 @@ a key. It takes root.`,
 	cmd.Flags().StringArrayVar(&opts.models, "model", nil, "a model, or alias, that it may ask for; repeat for more (default: all)")
 	cmd.Flags().Var(rate{&opts.rate}, "rate", "requests a second that each machine takes with it (default: any)")
 	cmd.Flags().Var(days{&opts.expires}, "expires", "how long it is good for, such as 30d or 12h (default: for ever)")
-	cmd.Flags().BoolVar(&opts.wake, "wake", false, "its requests may start a service that is on demand")
 	app.CompleteFlag(cmd, "model", complete(a, math.MaxInt, func(g wire.GatewayResponse, _ []string) []string {
 		return append(modelsOf(g), aliasesOf(g)...)
 	}))
@@ -103,8 +101,8 @@ func (d days) Set(text string) error {
 		return nil
 	}
 	v, err := app.ParseSpan(text)
-	if err != nil || v == 0 {
-		return errors.New("want a time such as 30d or 12h")
+	if err != nil || v < time.Minute { // 30 is not meant as seconds
+		return errors.New("want a time such as 30d or 12h, a minute at least")
 	}
 	*d.d = v
 	return nil
@@ -117,7 +115,7 @@ func createKey(ctx context.Context, a *app.App, o keyCreateOptions) error {
 	}
 	secret := gateway.KeyPrefix + base64.RawURLEncoding.EncodeToString(random)
 	key := rendezvous.NamedGatewayKey{Name: o.name, GatewayKey: rendezvous.GatewayKey{
-		Hash: sha256.Sum256([]byte(secret)), Models: o.models, Rate: o.rate, Wake: o.wake,
+		Hash: sha256.Sum256([]byte(secret)), Models: o.models, Rate: o.rate,
 	}}
 	if o.expires > 0 {
 		until := time.Now().Add(o.expires).UTC().Truncate(time.Second)

@@ -60,6 +60,7 @@ type listed struct {
 
 type address struct {
 	Host string `json:"host"`
+	Away string `json:"away,omitempty"` // the machine's state, where it does not answer
 	URL  string `json:"url"`
 }
 
@@ -81,7 +82,11 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 			return err
 		}
 		for _, n := range st.Nodes {
-			out.Addresses = append(out.Addresses, address{n.Host, urlOf(g.Member.TLS, n.Addr.String(), g.Port)})
+			away := ""
+			if n.State != "ready" && n.State != "drained" {
+				away = n.State
+			}
+			out.Addresses = append(out.Addresses, address{n.Host, away, urlOf(g.Member.TLS, n.Addr.String(), g.Port)})
 		}
 	}
 	if g.Member.Problem != "" {
@@ -125,9 +130,15 @@ func reach(l listed) [][]string {
 	}
 	rows := [][]string{{"Address", urlOf(false, "127.0.0.1", l.Port) + " on each machine"}}
 	for _, at := range l.Addresses {
-		rows = append(rows, []string{"", at.URL + " (" + at.Host + ")"})
+		of := at.Host
+		if at.Away != "" {
+			of += ", " + at.Away
+		}
+		rows = append(rows, []string{"", at.URL + " (" + of + ")"})
 	}
-	if v := l.VirtualIP; v != nil && v.Host != "" {
+	if v := l.VirtualIP; v != nil && v.Host != "" && len(l.Addresses) == 0 {
+		rows = append(rows, []string{"", "virtual IP " + v.Addr.String() + ", on " + v.Host + " now: it answers once there is a key"})
+	} else if v != nil && v.Host != "" {
 		rows = append(rows, []string{"", urlOf(l.tls, v.Addr.Addr().String(), l.Port) + " (virtual IP, on " + v.Host + " now)"})
 	} else if v != nil {
 		rows = append(rows, []string{"", "virtual IP " + v.Addr.String() + ", on no machine: " + cmp.Or(v.Why, "it is being taken")})
