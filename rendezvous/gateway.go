@@ -176,11 +176,11 @@ func validVirtualIP(addr netip.Prefix) error {
 	switch {
 	case addr == netip.Prefix{}:
 		return nil
-	case !addr.IsValid() || !at.Is4():
+	case !addr.IsValid() || !at.Is4() || addr.Bits() > 30:
 		return fmt.Errorf("virtual IP %s: %w: want an IPv4 address with its network, such as 10.0.0.100/24", addr,
 			launcher.ErrInvalid)
 	case at.IsUnspecified() || at.IsMulticast() || at.IsLoopback() || at.IsLinkLocalUnicast() ||
-		addr.Bits() < 31 && (at == addr.Masked().Addr() || at == broadcast(addr)):
+		at.As4()[0] >= 240 || at == addr.Masked().Addr() || at == broadcast(addr):
 		return fmt.Errorf("virtual IP %s: %w: no host can have that address", addr, launcher.ErrInvalid)
 	}
 	return nil

@@ -36,6 +36,7 @@ func (u *Reunited) hasGateway() bool {
 
 func (s *state) reuniteGateway(u Reunited) {
 	g := s.Gateway
+	keyed := len(g.Keys) > 0
 	g.Keys, g.Aliases = cloned(g.Keys), cloned(g.Aliases)
 	for _, hash := range u.Revoked {
 		if !slices.Contains(s.Revoked, hash) {
@@ -49,6 +50,9 @@ func (s *state) reuniteGateway(u Reunited) {
 		}
 	}
 	maps.DeleteFunc(g.Keys, func(_ string, k GatewayKey) bool { return slices.Contains(s.Revoked, k.Hash) })
+	if keyed && len(g.Keys) == 0 { // nobody has asked for a gateway that is open without any key
+		g.Open = false
+	}
 	for name, model := range u.Aliases {
 		if _, taken := g.Aliases[name]; !taken && len(g.Aliases) < MaxGatewayAliases {
 			g.Aliases[name] = model

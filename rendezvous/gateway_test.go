@@ -270,6 +270,30 @@ func TestGatewayReunites(t *testing.T) {
 }
 
 // Many keys with many models each fit the entries that hand them over.
+// A reunion that takes the last key away does not open the gateway to everybody.
+func TestGatewayStaysClosedAtReunion(t *testing.T) {
+	mine, other := state{}, state{Revoked: []KeyHash{{1}}}
+	mine.Gateway = Gateway{Open: true, Keys: map[string]GatewayKey{"ada": {Hash: KeyHash{1}}}}
+	for _, p := range other.gatewayParts(launcher.Epoch{}, "n") {
+		mine.reuniteGateway(p)
+	}
+	if mine.Gateway.Open || len(mine.Gateway.Keys) > 0 {
+		t.Errorf("%+v: want it closed, without a key", mine.Gateway)
+	}
+}
+
+// A virtual IP is an address that a host of a network can have.
+func TestVirtualIP(t *testing.T) {
+	for text, is := range map[string]bool{"10.0.0.100/24": true, "10.0.0.1/30": true, "10.0.0.255/24": false,
+		"10.0.0.0/24": false, "10.0.0.1/31": false, "255.255.255.255/32": false, "240.0.0.1/8": false, "127.0.0.5/8": false,
+		"224.0.0.5/8": false, "169.254.1.1/16": false, "fd00::1/64": false} {
+		addr := netip.MustParsePrefix(text)
+		if err := (GatewayChange{VirtualIP: &addr}).Validate(); (err == nil) != is {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestGatewayPartsFit(t *testing.T) {
 	l := founded(t)
 	long := make([]string, 100)

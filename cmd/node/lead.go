@@ -60,7 +60,8 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	vip := virtualip.New(virtualip.Config{Record: n.record, Prove: n.failover.Raft().Verify, Network: virtualip.Host{},
 		Logger: n.cfg.Logger})
 	gw := gateway.Lead(ctx, gateway.LeaderConfig{
-		Host: n.self.Host, Port: uint16(n.cfg.GatewayPort), Backends: brain.Backends, Record: n.record,
+		Host: n.self.Host, Port: uint16(n.cfg.GatewayPort), Backends: brain.Backends,
+		Roster: brain.Roster, Record: n.record,
 		Recorder: n.failover.Recorder(term), OnlyHere: n.failover.OnlyHere, VirtualIP: vip.State,
 		Logger: n.cfg.Logger,
 	})

@@ -240,7 +240,7 @@ func (a *Agent) shimConfig(as launcher.Assignment, who login.User) shim.Config {
 	if who.Switches {
 		c.UID, c.GID, c.Groups = &who.UID, &who.GID, who.Groups
 	}
-	if as.Spec.Stepped() && !as.Spec.Steps()[0].On(as.NodeRank) {
+	if as.Spec.Stepped() && !as.Spec.Steps()[0].On(as.NodeRank) || as.Spec.Memory != nil { // it may wait for its turn
 		c.StartTimeout = stepWait
 	}
 	c.Stays = as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank)

@@ -158,3 +158,132 @@ func TestOneLoadsAfterTheOther(t *testing.T) {
 		w.settle()
 	})
 }
+
+// A service that has waited long for its turn has all its time when that comes.
+func TestTimeBeginsWithTheTurn(t *testing.T) {
+	for _, load := range []time.Duration{50 * time.Second, 4 * time.Minute, 6 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.nodes[0].memory, w.nodes[0].mute = 100*gib, true
+			began := time.Now()
+			w.nodes[0].waits = func(int) string {
+				if time.Since(began) < load {
+					return "loads"
+				}
+				return ""
+			}
+			r := w.ready()
+			first, second := sizedService("aaaa", 20, 0), sizedService("bbbb", 20, 0)
+			first.Stages[0].Patience = time.Hour
+			for _, s := range []launcher.Spec{first, second} {
+				if err := r.leader.Launch(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(30 * time.Minute)
+			for _, id := range []launcher.JobID{"aaaa", "bbbb"} {
+				if j, _ := w.record.Job(id); j.Outcome != nil {
+					t.Errorf("the first one loads for %s: %s has ended: %s", load, id, j.Outcome.Cause)
+				}
+				if err := r.leader.Stop(t.Context(), id, time.Second, "enough"); err != nil {
+					t.Error(err)
+				}
+			}
+			time.Sleep(time.Minute)
+			w.settle()
+		})
+	}
+}
+
+// A service that has lost a machine keeps nobody waiting for its turn: neither while it loaded, nor, under a leader
+// that has not heard that machine, when it had been ready.
+func TestLostMachinePassesTheTurn(t *testing.T) {
+	for _, loads := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 2)
+			for _, n := range w.nodes {
+				n.memory = 100 * gib
+				if loads {
+					n.waits = func(int) string { return "loads" }
+				}
+			}
+			r := w.ready()
+			s := sizedService("aaaa", 20, 0)
+			s.Nodes, s.On = 2, []string{"spark2", "spark1"}
+			if err := r.leader.Launch(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(4 * time.Minute)
+			w.nodes[1].crash()
+			r.kill()
+			r = w.ready()
+			w.nodes[0].waits = nil
+			next := sizedService("bbbb", 20, 0)
+			next.On = []string{"spark1"}
+			if err := r.leader.Launch(t.Context(), next); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Minute)
+			for _, j := range r.leader.Jobs() {
+				if j.Spec.ID == "bbbb" && j.State != rendezvous.StateRuns {
+					t.Errorf("loading %v: it is %s: %s", loads, j.State, j.Waits)
+				}
+			}
+			w.nodes[1].heal()
+			time.Sleep(time.Minute)
+			for _, id := range []launcher.JobID{"aaaa", "bbbb"} {
+				if err := r.leader.Stop(t.Context(), id, time.Second, "enough"); err != nil {
+					t.Error(err)
+				}
+			}
+			time.Sleep(time.Minute)
+			w.settle()
+		})
+	}
+}
+
+// Of two services on a drained machine only one moves where there is room for one.
+func TestOneMovesIntoRoomForOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		for _, n := range w.nodes {
+			n.memory = 100 * gib
+		}
+		r := w.ready()
+		sized := func(id launcher.JobID, bytes int64, on ...string) {
+			s := servingJob(id, 1)
+			s.On, s.GPUs, s.Memory = on, launcher.AllGPUs, &launcher.Memory{Bytes: bytes * gib}
+			if err := r.leader.Launch(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		sized("aaaa", 40)
+		sized("bbbb", 40)
+		sized("cccc", 50, "spark2")
+		if a, b := hostsOf(w, "aaaa"), hostsOf(w, "bbbb"); a != "spark1" || b != "spark1" {
+			t.Fatalf("they are on %s and %s", a, b)
+		}
+		if err := w.commit(rendezvous.NodeDrain{Node: "id1", By: "ada"}.Entry()); err != nil {
+			t.Fatal(err)
+		}
+		r.leader.DrainsChanged()
+		first, second := r.leader.Move(t.Context(), "aaaa", "moved"), r.leader.Move(t.Context(), "bbbb", "moved")
+		if first != nil || !errors.Is(second, ErrNoMove) {
+			t.Errorf("moved: %v, %v", first, second)
+		}
+		time.Sleep(5 * time.Minute)
+		for _, j := range r.leader.Jobs() {
+			if j.State != rendezvous.StateRuns {
+				t.Errorf("%s is %s: %s", j.Spec.ID, j.State, j.Waits)
+			}
+		}
+		for _, id := range []launcher.JobID{"aaaa", "bbbb", "cccc"} {
+			if err := r.leader.Stop(t.Context(), id, time.Second, "enough"); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		w.settle()
+	})
+}

@@ -31,7 +31,10 @@ func (l *Leader) Move(ctx context.Context, id launcher.JobID, why string) error 
 			return nil // it is being ended already, or its next attempt waits
 		}
 		l.mu.Lock()
-		_, _, err := l.placeJob(r.job.Spec, r)
+		plan, _, err := l.placeJob(r.job.Spec, r)
+		if err == nil {
+			r.pending = &plan // so that nobody else takes the place meanwhile
+		}
 		l.mu.Unlock()
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrNoMove, err)

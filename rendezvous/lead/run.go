@@ -440,6 +440,9 @@ func (r *run) nextDeadline() time.Time {
 	if r.verdict != nil && r.stepped() && time.Since(r.ended) < r.grace+reverseWait {
 		earliest(r.ended.Add(r.grace + reverseWait))
 	}
+	if at := r.loadsUntil(); !at.IsZero() {
+		earliest(at)
+	}
 	if r.verdict == nil && !r.awaits && r.notStarted() != "" {
 		earliest(r.deadline.Add(time.Millisecond))
 	}

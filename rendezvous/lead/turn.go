@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -22,6 +23,9 @@ func (r *run) awaitsTurn(now time.Time) bool {
 	if r.job.Spec.Memory == nil {
 		return false
 	}
+	if r.awaits { // its time begins with its turn
+		r.deadline, r.since, r.moved = now.Add(r.job.Spec.StartTimeout), now, now
+	}
 	r.l.mu.Lock()
 	first, host := r.l.startsBefore(r)
 	r.awaits, r.loads = first != nil, first == nil
@@ -34,7 +38,6 @@ func (r *run) awaitsTurn(now time.Time) bool {
 		r.waits("")
 		return false
 	}
-	r.deadline = now.Add(r.job.Spec.StartTimeout) // its time begins with its turn
 	r.waits(text + " starts on " + host + " first: jobs with --memory load one after the other")
 	return true
 }
@@ -62,17 +65,30 @@ func sharedHost(a, b rendezvous.Plan) string {
 }
 
 // mayLoad tells whether ranks of the run are loading, or whether that is not known: those of an earlier leader may
-// be, until the ledgers of their nodes are there.
-func (r *run) mayLoad() bool {
-	if r.job.Spec.Memory == nil || r.wait != nil || r.job.Restored != nil || r.all {
+// be, until the ledgers of their nodes are there. What has lost a machine for good does not get ready by itself.
+func (r *run) mayLoad(now time.Time) bool {
+	switch {
+	case r.job.Spec.Memory == nil, r.wait != nil, r.job.Restored != nil, r.all:
+		return false
+	case r.find(func(p *placement) bool { return !p.up && !now.Before(p.since.Add(launcher.DefaultNodeTimeout)) }) != nil:
 		return false
 	}
 	return r.ordered || !r.fresh && !r.allKnown()
 }
 
+// loadsUntil is when it no longer counts as loading because a machine of it is away; zero: no time.
+func (r *run) loadsUntil() (at time.Time) {
+	for _, p := range r.placements {
+		if until := p.since.Add(launcher.DefaultNodeTimeout); r.loads && !p.up && (at.IsZero() || until.Before(at)) {
+			at = until
+		}
+	}
+	return at
+}
+
 // passTurn lets others start once the run is ready, or has ended.
 func (r *run) passTurn() {
-	now := startOrder{loads: r.mayLoad(), awaits: r.awaits && r.verdict == nil && r.wait == nil}
+	now := startOrder{loads: r.mayLoad(time.Now()), awaits: r.awaits && r.verdict == nil && r.wait == nil}
 	if now == r.startOrder {
 		return
 	}

@@ -51,6 +51,7 @@ type NodeStatus struct {
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
+	Boot  string    `json:"boot,omitempty"` // the kernel's id of its boot; empty: not heard yet
 	// FabricOnly: the leader reaches it, and not over management.
 	FabricOnly bool             `json:"fabric_only,omitempty"`
 	Role       string           `json:"role"`              // "leader", "voter", "standby" or ""

@@ -23,7 +23,7 @@ func TestVirtualIP(t *testing.T) {
 		return hosts
 	}
 	if r := l.on("spark2", "sparkrun", "gateway", "virtual-ip", "set", "172.30.0.13/24"); r.code == 0 ||
-		!strings.Contains(r.err, "it is the address of spark3") {
+		!strings.Contains(r.err, "it is an address of spark3") {
 		t.Errorf("a machine's own address: %s", r)
 	}
 	l.on("spark2", "sparkrun", "gateway", "open").must(t)

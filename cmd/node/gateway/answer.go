@@ -76,6 +76,8 @@ func (a *answer) comment(text string) error {
 		h.Set("Cache-Control", "no-cache")
 		a.ResponseWriter.WriteHeader(http.StatusOK)
 		a.early = true
+		h.Del("Content-Type") // what is put there from now on is the engine's, and only looked at
+		h.Del("Cache-Control")
 	}
 	if _, err := a.Write([]byte(": " + plain.Line(text) + "\n\n")); err != nil {
 		return err

@@ -72,7 +72,7 @@ func formField(body []byte, boundary, name string) (start, end int, err error) {
 }
 
 func isField(headers []byte, name string) (bool, error) {
-	if !bytes.Contains(headers, []byte(name)) && !bytes.ContainsAny(headers, "%\\") { // it cannot be
+	if !bytes.Contains(headers, []byte(name)) && !bytes.ContainsAny(headers, "%\\*") { // it cannot be
 		return false, nil
 	}
 	h, err := textproto.NewReader(bufio.NewReader(bytes.NewReader(headers))).ReadMIMEHeader()

@@ -176,6 +176,34 @@ func (g *Gateway) readHead(rq *request) *refusal {
 	return refuse(413, "", `"model" does not come within the first %d KiB of the body: put it first`, headMost>>10)
 }
 
+// readOn reads more of a long body before its request waits: net/http sees that a client has gone only once the body
+// is read (net/http/server.go, startBackgroundRead), and "stream" may stand behind the messages. Of a body that is
+// longer than headMost the rest stays where it is.
+func (g *Gateway) readOn(rq *request) *refusal {
+	for !rq.whole && !rq.form && len(rq.head) < headMost {
+		if len(rq.head) == cap(rq.head) {
+			bigger := min(2*cap(rq.head), headMost)
+			if bad := g.keep(rq, int64(bigger)); bad != nil {
+				return bad
+			}
+			rq.head = append(make([]byte, 0, bigger), rq.head...)
+		}
+		n, err := rq.in.Read(rq.head[len(rq.head):cap(rq.head)])
+		rq.head = rq.head[:len(rq.head)+n]
+		if err == io.EOF {
+			rq.whole = true
+			break
+		}
+		if bad := rq.in.refused(); bad != nil {
+			return bad
+		}
+		if err != nil {
+			return refuse(400, "", "read request: %s", err)
+		}
+	}
+	return nil
+}
+
 // keep accounts for what a request keeps beyond what each may.
 func (g *Gateway) keep(rq *request, size int64) *refusal {
 	more := size - headEnough - rq.kept

@@ -71,6 +71,32 @@ func (x *index) admit(h http.Header, now time.Time) (*key, *refusal) {
 		"a key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`")
 }
 
+// still refuses a request that has waited and whose key was revoked, or has expired, meanwhile.
+func (x *index) still(k *key, now time.Time) *refusal {
+	switch {
+	case k == nil:
+		return nil
+	case x.keys[k.Hash] == nil:
+		return refuse(401, "invalid_api_key", "key %s was revoked", k.name)
+	case k.Expires != nil && !now.Before(*k.Expires):
+		return refuse(401, "invalid_api_key", "key %s expired at %s", k.name, k.Expires.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// mayAny tells whether it may ask for a model by its own name, or by an alias of it.
+func (x *index) mayAny(k *key, model string) bool {
+	if k.may(model) {
+		return true
+	}
+	for alias, of := range x.Gateway.Aliases {
+		if of == model && k.may(alias) {
+			return true
+		}
+	}
+	return false
+}
+
 // bearer is the key in a header's value.
 func bearer(header, value string) string {
 	if header != "Authorization" {

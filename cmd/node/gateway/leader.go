@@ -21,6 +21,8 @@ type LeaderConfig struct {
 	Port uint16
 	// Backends are the services, and what is closed when one has changed.
 	Backends func() ([]rendezvous.Backend, <-chan struct{})
+	// Roster are the members, with their addresses.
+	Roster   func() (rendezvous.Roster, <-chan struct{})
 	Record   *rendezvous.Record
 	Recorder Recorder
 	// VirtualIP tells whether this machine holds it, and why not.
@@ -141,19 +143,19 @@ func (l *Leader) mayStandFor(a rendezvous.GatewayAlias, all map[string]string) e
 
 // mayHold refuses a virtual IP that would be wrong whoever leads.
 func (l *Leader) mayHold(addr netip.Prefix) error {
-	nodes := l.Record.Nodes()
-	if len(nodes) < rendezvous.VirtualIPLeast {
+	if len(l.Record.Nodes()) < rendezvous.VirtualIPLeast {
 		return fmt.Errorf("virtual IP %s: %w: it takes %d machines: of two, neither can tell whether the other still has it",
 			addr, launcher.ErrInvalid, rendezvous.VirtualIPLeast)
 	}
-	for _, n := range nodes {
-		switch at := n.Addr.Addr(); {
-		case at == addr.Addr():
-			return fmt.Errorf("virtual IP %s: %w: it is the address of %s: take one that no machine has", addr.Addr(),
-				launcher.ErrInvalid, n.Host)
-		case at.IsValid() && !addr.Masked().Contains(at):
+	roster, _ := l.Roster()
+	for _, m := range roster {
+		if nic, has := m.Inventory.Holder(addr.Addr()); has || m.Addr.Addr() == addr.Addr() {
+			return fmt.Errorf("virtual IP %s: %w: it is an address of %s (%s): take one that no machine has", addr.Addr(),
+				launcher.ErrInvalid, m.Host, cmp.Or(nic.Name, "management"))
+		}
+		if at := m.Addr.Addr(); at.IsValid() && !addr.Masked().Contains(at) {
 			return fmt.Errorf("virtual IP %s: %w: it is not in the management network of %s, which is %s there", addr,
-				launcher.ErrInvalid, n.Host, at)
+				launcher.ErrInvalid, m.Host, at)
 		}
 	}
 	return nil

@@ -3,7 +3,10 @@ package gateway
 import (
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -74,7 +77,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if no == nil {
 		no = k.spend(now)
 	}
-	if no == nil && len(x.keys) == 0 && g.crossing.Check(r) != nil {
+	if no == nil && len(x.keys) == 0 && (g.crossing.Check(r) != nil || rebound(r)) {
 		no = refuse(403, "", "a page of another site may not ask here: make a key with `sparkrun gateway key create`, or "+
 			"have its server ask")
 	}
@@ -101,6 +104,20 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.handOn(rq)
+}
+
+// rebound tells of a browser's request to a name that its page chose: such a name may lead anywhere (DNS rebinding), so
+// that the page counts as one of this site. Addresses, localhost and names without a dot are no page's to choose.
+func rebound(r *http.Request) bool {
+	if r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == "" {
+		return false
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err != nil && strings.Contains(host, ".")
 }
 
 // refuseEarly refuses a request of which no model is known.
@@ -130,7 +147,7 @@ func (g *Gateway) routed(rq *request, x *index) *refusal {
 	if rq.pin = g.pins.find(id); rq.pin == nil {
 		rq.pin = x.only(id)
 	}
-	if rq.pin == nil || !rq.key.may(rq.pin.model) {
+	if rq.pin == nil || !x.mayAny(rq.key, rq.pin.model) {
 		return unknownAnswer(id, g.cfg.Host)
 	}
 	rq.asked = rq.pin.model

@@ -223,6 +223,10 @@ func (g *Gateway) place(rq *request) (*backend, *refusal) {
 	if no := g.lines.enter(rq.model); no != nil {
 		return nil, no
 	}
+	if no := g.readOn(rq); no != nil {
+		g.lines.leave(rq.model)
+		return nil, no
+	}
 	rq.counter.waiting.Add(1)
 	defer func() {
 		rq.counter.waiting.Add(-1)
@@ -238,6 +242,9 @@ func (g *Gateway) place(rq *request) (*backend, *refusal) {
 	for {
 		x, changed := g.index.Watch()
 		now := time.Now()
+		if no := x.still(rq.key, now); no != nil {
+			return nil, no
+		}
 		c := g.choose(rq, x, now)
 		switch {
 		case !c.wait:

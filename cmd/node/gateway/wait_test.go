@@ -37,9 +37,14 @@ func answers(status int, kind, body string) (*http.Response, error) {
 }
 
 // begin gives a request by hand; what has come of the answer is in the recorder once it has ended.
-func (w *world) begin(ctx context.Context, path, body string) (*httptest.ResponseRecorder, <-chan struct{}) {
+func (w *world) begin(ctx context.Context, path, body string,
+	headers ...string) (*httptest.ResponseRecorder, <-chan struct{}) {
 	rec, done := httptest.NewRecorder(), make(chan struct{})
 	r := httptest.NewRequestWithContext(ctx, "POST", path, strings.NewReader(body))
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
 	go func() {
 		defer close(done)
 		defer func() {

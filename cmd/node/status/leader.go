@@ -67,7 +67,7 @@ func (l *Leader) Now() (wire.Status, <-chan struct{}) {
 	roles, voteless := l.cfg.Failover.Roles(), l.voteless()
 	roster, changed := l.Brain.Roster()
 	for _, m := range roster {
-		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since,
+		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since, Boot: m.Boot,
 			Role: roles[m.ID], Witness: m.Witness, Version: m.Version, Protocol: m.Protocol, Inventory: m.Inventory}
 		switch {
 		case m.Ready && m.Drained != "":

@@ -18,7 +18,8 @@ type Host struct{}
 // label marks the address for whoever looks at ip-address(8); the interface's name stands before it.
 const label = ":spark"
 
-// link is the interface with an address whose network has this one, and whether it has this one itself.
+// link is the interface with an address whose network has this one, and whether it has this one itself. It fails where
+// that is an address of the machine's own.
 func link(addr netip.Addr) (at netlink.Link, has bool, err error) {
 	all, err := netlink.AddrList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -26,10 +27,15 @@ func link(addr netip.Addr) (at netlink.Link, has bool, err error) {
 	}
 	index := 0
 	for _, a := range all {
-		if a.IP.Equal(addr.AsSlice()) {
+		switch {
+		case !a.IP.Equal(addr.AsSlice()):
+			if index == 0 && a.Contains(addr.AsSlice()) {
+				index = a.LinkIndex
+			}
+		case a.ValidLft > int(Lifetime/time.Second): // also one that is for ever
+			return nil, false, fmt.Errorf("%s is an address of this machine's own", addr)
+		default:
 			index, has = a.LinkIndex, true
-		} else if index == 0 && a.Contains(addr.AsSlice()) {
-			index = a.LinkIndex
 		}
 	}
 	if index == 0 {

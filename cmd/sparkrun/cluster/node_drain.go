@@ -266,7 +266,7 @@ func rebooted(ctx context.Context, a *app.App, b *wire.Client, host string, o no
 	within := cmp.Or(o.within, backWithin)
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%s has not gone and come back within %s", host, within))
 	defer cancel()
-	var before time.Time
+	before := ""
 	for _, back := range []bool{false, true} {
 		if back {
 			cmd := exec.CommandContext(ctx, "sh", "-c", o.each)
@@ -280,8 +280,8 @@ func rebooted(ctx context.Context, a *app.App, b *wire.Client, host string, o no
 		err := wire.Follow.Call(ctx, b, wire.Empty{}, func(st wire.Status) error {
 			for _, n := range st.Nodes {
 				up := n.State == "ready" || n.State == "drained"
-				if n.Host == host && up && !n.Since.Equal(before) {
-					before = n.Since
+				if n.Host == host && up && n.Boot != before {
+					before = n.Boot
 					return errFound
 				}
 			}
