@@ -43,7 +43,9 @@ a name: of the same model).
 ps --json, and as there away, away_since, fabric_only, again_at, cause and ended.
 --prometheus prints the file that Prometheus' file_sd_configs read: the services that
 have not ended and have metrics, with the labels sparkrun_job, sparkrun_name,
-sparkrun_host and model. Write it beside its place and move it there, as in the example.`,
+sparkrun_host and model. Write it beside its place and move it there, as in the example.
+A model's server lets in the cluster's machines alone, unless it is published: let
+Prometheus run on one of them.`,
 		Example: `  sparkrun service ls
   sparkrun service ls --prometheus > /etc/prometheus/sparkrun.new && mv /etc/prometheus/sparkrun.new /etc/prometheus/sparkrun.json
   sparkrun service ls --json | jq '.[] | select(.state != "ready") | .name'`,
