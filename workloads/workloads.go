@@ -218,16 +218,16 @@ func nearest(text string, candidates []string) string {
 		if len(text) >= 3 && strings.HasPrefix(c, strings.ToLower(text)) {
 			return c
 		}
-		if d := distance(strings.ToLower(text), c); d < bestAt && d < len(c)-1 {
+		if d := Distance(strings.ToLower(text), c); d < bestAt && d < len(c)-1 {
 			best, bestAt = c, d
 		}
 	}
 	return best
 }
 
-// distance counts the letters to insert, drop or change to make b of a
-// (Levenshtein).
-func distance(a, b string) int {
+// Distance counts the letters to insert, drop or change to make b of a (Levenshtein), in bytes: a name that was meant
+// is near the one that was typed.
+func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

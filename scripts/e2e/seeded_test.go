@@ -71,7 +71,7 @@ var bugs = []seeded{
 		name: "there is no start time-out, and a node loses its orders to start", property: "P9",
 		edits: []edit{
 			{"launcher/shim/attempt.go", "if a.due(a.startBy) {", "if false {"},
-			{"rendezvous/lead/evaluate.go", `case now.After(r.deadline) && r.notStarted() != "":`, "case false:"},
+			{"rendezvous/lead/evaluate.go", `case now.After(r.deadline) && !r.awaits && r.notStarted() != "":`, "case false:"},
 			{"launcher/agent/start.go", "if t.entry.Phase != launcher.PhasePrepared && !more {", `if t.entry.Phase != launcher.PhasePrepared && !more || t.assignment.Host == "spark3" {`},
 		},
 		acts: []act{{"launch", 1, false, launchesForLong}},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // index is a View made ready for look-ups. It is never changed: the next view makes another.
@@ -129,7 +130,7 @@ func near(asked string, names []string) []string {
 		most := max(1, len(low)/3)
 		away := most + 1
 		if d := len(low) - len(other); d <= most && -d <= most {
-			away = distance(low, other)
+			away = workloads.Distance(low, other)
 		}
 		if away > most && len(low) > 2 && (strings.Contains(other, low) || strings.Contains(low, other)) {
 			away = most
@@ -144,26 +145,6 @@ func near(asked string, names []string) []string {
 		out = append(out, h.name)
 	}
 	return out
-}
-
-// distance counts the letters to be put in, left out or replaced (Levenshtein), in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }
 
 // unknown tells of a name that no service has.
