@@ -22,6 +22,10 @@ func (s JobStatus) Backend(now time.Time) Backend {
 	if hosts := s.MainHosts(); len(hosts) > 0 {
 		b.Host = hosts[0]
 	}
+	if s.Moves {
+		b.Comes = s.Stop == nil
+		return b
+	}
 	switch launcher.ServiceState(state) {
 	case launcher.ServiceReady, launcher.ServiceWedged: // one that is stuck may answer yet
 		b.answersAt(s)

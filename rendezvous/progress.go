@@ -85,6 +85,8 @@ type JobStatus struct {
 	Suspended []string `json:"suspended,omitempty"`
 	// Waits says what a job waits for.
 	Waits string `json:"waits,omitempty"`
+	// Moves: it is about to be ended, to go on elsewhere or with another image: it is sent no request any more.
+	Moves bool `json:"moves,omitempty"`
 	// AgainAt is when the next generation is due, if that is known (StateAgain).
 	AgainAt *time.Time `json:"again_at,omitempty"`
 	// FabricOnly lists planned hosts that the leader reaches over the fabric only: on the management network they

@@ -65,36 +65,12 @@ type Job struct {
 	// Faults are the times at which a service failed, as far back as its --restart
 	// counts.
 	Faults []time.Time `json:"faults,omitempty"`
+	// Update is that of its image, until a generation with it has become ready; nil: there is none.
+	Update *Updated `json:"update,omitempty"`
 }
 
 // Key is the job's current attempt.
 func (j Job) Key() launcher.Key { return launcher.Key{Job: j.Spec.ID, Generation: j.Plan.Generation} }
-
-// End is how a job ended.
-type End string
-
-const (
-	Completed End = "completed" // every rank exited 0
-	Failed    End = "failed"    // a rank failed, or a node was lost
-	Stopped   End = "stopped"   // somebody asked
-	Rejected  End = "rejected"  // a node cannot prepare: no rank was started
-)
-
-// Outcome is recorded once and never changes.
-type Outcome struct {
-	End      End                 `json:"end"`
-	Started  *time.Time          `json:"started,omitempty"` // when every rank had been exec'd
-	At       time.Time           `json:"at"`
-	ExitCode int                 `json:"exit_code"`
-	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
-	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
-	Exits    []launcher.RankExit `json:"exits,omitempty"` // the first failures, then earlier exits with 0; see MaxExits
-	// Lost and AllLost are for services: one of its machines was lost, or all were.
-	Lost    bool `json:"lost,omitempty"`
-	AllLost bool `json:"all_lost,omitempty"`
-	// Moved: the service was ended to go on elsewhere, because one of its machines is drained. That is no failure.
-	Moved bool `json:"moved,omitempty"`
-}
 
 // Bounds that keep entries and snapshots small.
 const (
@@ -134,6 +110,7 @@ const (
 	KindService Kind = "job-service/1"
 	KindGateway Kind = "gateway-changed/1"
 	KindDrain   Kind = "node-drained/1"
+	KindUpdate  Kind = "job-updated/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -159,6 +136,7 @@ type Entry struct {
 	Service  *JobService     `json:"service,omitempty"`
 	Gateway  *GatewayChange  `json:"gateway,omitempty"`
 	Drain    *NodeDrain      `json:"drain,omitempty"`
+	Update   *JobUpdate      `json:"update,omitempty"`
 }
 
 // Found is the first entry of a cluster.
@@ -349,6 +327,8 @@ func (s *state) apply(index uint64, e Entry) error {
 		return s.service(*e.Service)
 	case e.Kind == KindGateway && e.Gateway != nil:
 		return s.changeGateway(*e.Gateway)
+	case e.Kind == KindUpdate && e.Update != nil:
+		return s.update(e.At, *e.Update)
 	case e.Kind == KindEnd && e.End != nil:
 		return s.end(*e.End)
 	case e.Kind == KindStop && e.Stop != nil:
@@ -442,7 +422,8 @@ func (s *state) plan(j Job) error {
 		return ErrRestarts
 	}
 	if ok {
-		j.Spec = old.Spec // the request does not change
+		j.Spec, j.Update = old.Spec, old.Update // a plan changes neither
+		j = j.Settled()
 	}
 	j.Outcome, j.Stop, j.Touched = nil, nil, s.Epoch
 	if s.Jobs[j.Spec.ID] = j; len(s.Jobs) > MaxHistory {

@@ -70,7 +70,7 @@ func mayRestart(spec launcher.Spec) int {
 func (j Job) nextOfService(out Outcome) (Next, bool) {
 	v, n := j.Spec.Service, Next{Restarts: j.Plan.Restarts, Pause: pauseAfter(j.After(out).Attempts)}
 	switch {
-	case out.Moved:
+	case out.Moved, j.failsUpdate(out): // what was before comes back
 		n.Pause = 0
 		return n, true
 	case out.End == Rejected && j.Plan.Generation > 1:
@@ -146,7 +146,7 @@ func (j Job) faultsWith(out Outcome) []time.Time {
 			recent = append(recent, at)
 		}
 	}
-	if out.End == Failed && !out.AllLost && !out.Moved {
+	if out.End == Failed && !out.AllLost && !out.Moved && !j.failsUpdate(out) {
 		recent = append(recent, out.At)
 	}
 	return recent[max(0, len(recent)-launcher.MaxServiceRestarts):]

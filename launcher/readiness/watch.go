@@ -97,7 +97,7 @@ func (w *Watcher) look(ctx context.Context) {
 	turned := before.State != w.seen.State || before.Addr != w.seen.Addr || before.Text != w.seen.Text &&
 		w.seen.State != launcher.ServiceWedged
 	switch {
-	case turned:
+	case turned, idle(before) != idle(w.seen): // who waits for the last request's end is told
 	case now.Sub(w.toldAt) < beatEvery, !w.moved() &&
 		(w.seen.State != launcher.ServiceWedged || now.Sub(w.toldAt) < wedgeBeat):
 		return
@@ -109,6 +109,9 @@ func (w *Watcher) look(ctx context.Context) {
 	w.toldAt = now
 	w.Tell(w.seen, turned)
 }
+
+// idle tells whether no request is under way.
+func idle(s launcher.ServiceSeen) bool { return s.Running != nil && *s.Running == 0 }
 
 // hereAt are the addresses of this node at which a rank may listen: the one that the user
 // gave, then the management address, which clients use.

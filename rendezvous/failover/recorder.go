@@ -62,6 +62,14 @@ func (r Recorder) Service(ctx context.Context, s rendezvous.JobService) error {
 	})
 }
 
+// Update records another image of a service.
+func (r Recorder) Update(ctx context.Context, u rendezvous.JobUpdate) error {
+	return r.Apply(ctx, u.Entry(), func() bool {
+		j, ok := r.f.cfg.Record.Job(u.Job)
+		return ok && j.Image() == u.Image
+	})
+}
+
 // Gateway records a change of the gateway's settings.
 func (r Recorder) Gateway(ctx context.Context, c rendezvous.GatewayChange) error {
 	return r.Apply(ctx, c.Entry(), func() bool {

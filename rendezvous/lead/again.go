@@ -105,6 +105,9 @@ func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 		r.tell(rendezvous.Progress{Step: rendezvous.StepAgain, Text: text})
 	}
 	r.verdict, r.inherited = nil, false
+	r.viewMu.Lock()
+	r.moving = nil
+	r.viewMu.Unlock()
 	r.grace = r.job.Spec.Grace
 	r.passTurn()
 	r.publish()
@@ -281,7 +284,7 @@ func (l *Leader) placeNext(r *run, next rendezvous.Next, done rendezvous.Outcome
 	defer l.mu.Unlock()
 	job := r.job
 	if job.Plan.Generation > 0 {
-		job = job.After(done)
+		job = job.After(done).Settled()
 	} else {
 		job.Planned = time.Now()
 	}

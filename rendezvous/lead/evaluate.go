@@ -51,6 +51,8 @@ func (r *run) evaluate(now time.Time) {
 		if !r.collecting(now) {
 			r.endFor(*r.culprit())
 		}
+	case !r.movedAt().IsZero() && !now.Before(r.movedAt()):
+		r.decide(r.moving.out)
 	case r.timedOut(now):
 		r.decide(r.outOfTime())
 	case r.wedged(now) != "":

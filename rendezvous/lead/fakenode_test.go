@@ -30,6 +30,7 @@ type fakeNode struct {
 	ahead   time.Duration // its clock
 	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
 	booted  time.Time
+	running *int  // requests under way at its services; nil: their metrics do not say
 	memory  int64 // for jobs, in bytes; 0: it does not tell
 	old     bool  // of a version without leases
 	// waits is what its probes of a step still wait for; nil: nothing.
@@ -292,8 +293,22 @@ func (n *fakeNode) sees(tr *fakeTry, state launcher.ServiceState, text string) {
 	if tr.Service != nil {
 		seen.Ready = tr.Service.Ready
 	}
+	if n.running != nil {
+		seen.Running = new(*n.running)
+	}
 	tr.Service = &seen
 	n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Served, Service: &seen})
+}
+
+// report has a node tell of a job's service, as it is now.
+func (n *fakeNode) report(id launcher.JobID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k, tr := range n.ledger {
+		if k.Job == id && tr.Service != nil {
+			n.sees(tr, launcher.ServiceReady, "")
+		}
+	}
 }
 
 // probe tells what a step waits for, each second until it waits no more.

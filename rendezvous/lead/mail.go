@@ -320,6 +320,6 @@ func (r *run) status(out *rendezvous.JobStatus) {
 	r.viewMu.Lock()
 	defer r.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = r.state, r.started, slices.Clone(r.away), r.text
-	out.Service, out.AgainAt = r.seen, r.againAt
+	out.Service, out.AgainAt, out.Moves = r.seen, r.againAt, r.moving != nil
 	out.AwaySince, out.Suspended, out.Done = r.awaySince, r.suspended, slices.Clone(r.done)
 }

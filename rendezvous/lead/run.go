@@ -54,6 +54,7 @@ type run struct {
 	wait      *waiting // between two generations
 	noMore    bool     // no other generation follows: somebody asked for the end
 	asked     *rendezvous.Stop
+	moving    *moving       // it is to be ended once its requests have; written under viewMu
 	grace     time.Duration // of the End that is wanted
 	found     bool          // an earlier leader recorded the job
 	overtaken bool          // the record has a newer state of the job from another side
@@ -439,6 +440,9 @@ func (r *run) nextDeadline() time.Time {
 	}
 	if r.verdict != nil && r.stepped() && time.Since(r.ended) < r.grace+reverseWait {
 		earliest(r.ended.Add(r.grace + reverseWait))
+	}
+	if at := r.movedAt(); r.verdict == nil && !at.IsZero() {
+		earliest(at)
 	}
 	if at := r.loadsUntil(); !at.IsZero() {
 		earliest(at)

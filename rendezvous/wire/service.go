@@ -10,6 +10,14 @@ type ServiceRequest struct {
 	Autostart bool   `json:"autostart"`
 }
 
+// UpdateServiceRequest gives a service another image.
+type UpdateServiceRequest struct {
+	Job   string `json:"job"`
+	Image string `json:"image"`
+}
+
+func (r UpdateServiceRequest) about() (string, bool) { return r.Job, true }
+
 // ServiceResponse names the job that it was.
 type ServiceResponse struct {
 	Job    launcher.JobID `json:"job"`

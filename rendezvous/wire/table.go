@@ -25,6 +25,9 @@ var (
 		Does: "all jobs, oldest first"})
 	Service = unary[ServiceRequest, ServiceResponse](Row{Name: "service", Who: users, To: leader, Audit: "service",
 		Does: "whether a service comes back after all its machines were off"})
+	UpdateService = unary[UpdateServiceRequest, ServiceResponse](Row{Name: "service-update", Who: users, To: leader,
+		Audit: "service update",
+		Does:  "give a service another image: its requests end, its ranks start anew, and go back if that fails"})
 	Restart = unary[JobRequest, ServiceResponse](Row{Name: "restart", Who: users, To: leader, Audit: "restart",
 		Does: "end a service's ranks and start it anew; it counts as one of its --restart"})
 	ShowGateway = unary[Empty, GatewayResponse](Row{Name: "gateway", Who: users, To: leader, Asks: true,

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
@@ -38,7 +39,8 @@ func Lead(cfg LeaderConfig) *Leader { return &Leader{cfg} }
 func (l *Leader) Calls() []wire.Call {
 	return []wire.Call{
 		wire.Launch.Serve(l.launch), wire.Watch.Serve(l.watch), wire.Explain.Serve(l.explain),
-		wire.Stop.Serve(l.stop), wire.Service.Serve(l.service), wire.Restart.Serve(l.restart), wire.Jobs.Serve(l.jobs),
+		wire.Stop.Serve(l.stop), wire.Service.Serve(l.service), wire.Restart.Serve(l.restart),
+		wire.UpdateService.Serve(l.update), wire.Jobs.Serve(l.jobs),
 	}
 }
 
@@ -180,6 +182,19 @@ func (l *Leader) restart(ctx context.Context, c wire.Caller, r wire.JobRequest) 
 	id, err := l.ownService(c, r.Job)
 	if err == nil {
 		err = l.cfg.Brain.Restart(ctx, id, "restarted by "+c.User.Name)
+	}
+	return wire.ServiceResponse{Job: id, OnlyOn: l.cfg.Failover.OnlyHere(ctx)}, err
+}
+
+// update gives a service another image.
+func (l *Leader) update(ctx context.Context, c wire.Caller, r wire.UpdateServiceRequest) (wire.ServiceResponse, error) {
+	if r.Image == "" || !plain.Is(r.Image) {
+		return wire.ServiceResponse{}, fmt.Errorf("image %.64q: %w: want an image's name", r.Image, launcher.ErrInvalid)
+	}
+	id, err := l.ownService(c, r.Job)
+	if err == nil {
+		err = l.cfg.Brain.Update(ctx, rendezvous.JobUpdate{Job: id, Image: r.Image, By: c.User.Name},
+			l.cfg.Failover.Recorder(l.cfg.Term).Update)
 	}
 	return wire.ServiceResponse{Job: id, OnlyOn: l.cfg.Failover.OnlyHere(ctx)}, err
 }

@@ -25,7 +25,8 @@ model. Once it is ready it goes on until it is stopped.`,
   sparkrun service enable llm`,
 	}
 	app.Group(cmd)
-	cmd.AddCommand(newServiceLsCmd(a), newServiceEnableCmd(a), newServiceDisableCmd(a), newServiceRestartCmd(a))
+	cmd.AddCommand(newServiceLsCmd(a), newServiceEnableCmd(a), newServiceDisableCmd(a), newServiceRestartCmd(a),
+		newServiceUpdateCmd(a))
 	return cmd
 }
 

@@ -1,0 +1,73 @@
+package lead
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// A service gets another image: it is sent nothing new until its requests have ended, starts anew with it, and goes back
+// by itself if it does not become ready.
+func TestServiceUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		running := 3
+		w.nodes[0].running = &running
+		var began time.Time // of the last start
+		w.nodes[0].waits = func(int) string {
+			if time.Since(began) < 5*time.Second {
+				return "loads"
+			}
+			return ""
+		}
+		w.nodes[0].life = func(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
+			began = time.Now()
+			if k.Generation == 3 { // the second update
+				return 3 * time.Second, &launcher.Exit{Code: 1}
+			}
+			return 0, nil
+		}
+		s := servingJob("aaaa", 1)
+		s.Stages[0].Argv, s.Stages[0].Container = nil, &launcher.Container{Image: "old", Argv: launcher.Lits("serve")}
+		s.Stages[0].Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, Head: true, What: "its port", Port: s.Service.Port}}
+		r := launched(t, w, s)
+		time.Sleep(time.Minute)
+		update := func(image string) {
+			t.Helper()
+			record := func(_ context.Context, u rendezvous.JobUpdate) error { return w.commit(u.Entry()) }
+			if err := r.leader.Update(t.Context(), rendezvous.JobUpdate{Job: "aaaa", Image: image, By: "ada"}, record); err != nil {
+				t.Fatal(err)
+			}
+		}
+		is := func(when string, generation launcher.Generation, image string, ready bool) {
+			t.Helper()
+			j, _ := w.record.Job("aaaa")
+			backends, _ := r.leader.Backends()
+			if j.Plan.Generation != generation || j.Image() != image || backends[0].Ready != ready || !ready && !backends[0].Comes {
+				t.Errorf("%s: generation %d, image %s, %+v; want %d, %s, ready %v", when, j.Plan.Generation, j.Image(),
+					backends[0], generation, image, ready)
+			}
+		}
+		is("at first", 1, "old", true)
+		update("new")
+		time.Sleep(time.Minute)
+		is("while requests are under way", 1, "new", false)
+		running = 0
+		w.nodes[0].report("aaaa")
+		time.Sleep(20 * time.Second)
+		is("once they have ended", 2, "new", true)
+
+		update("broken")
+		time.Sleep(time.Minute)
+		is("after an update that does not become ready", 4, "new", true)
+		j, _ := w.record.Job("aaaa")
+		if len(j.Faults) != 0 || j.Update != nil {
+			t.Errorf("faults %v, update %+v", j.Faults, j.Update)
+		}
+		stopped(t, w, "aaaa")
+	})
+}

@@ -1,0 +1,34 @@
+package rendezvous
+
+import (
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// End is how a job ended.
+type End string
+
+const (
+	Completed End = "completed" // every rank exited 0
+	Failed    End = "failed"    // a rank failed, or a node was lost
+	Stopped   End = "stopped"   // somebody asked
+	Rejected  End = "rejected"  // a node cannot prepare: no rank was started
+)
+
+// Outcome is recorded once and never changes.
+type Outcome struct {
+	End      End                 `json:"end"`
+	Started  *time.Time          `json:"started,omitempty"` // when every rank had been exec'd
+	At       time.Time           `json:"at"`
+	ExitCode int                 `json:"exit_code"`
+	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
+	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
+	Exits    []launcher.RankExit `json:"exits,omitempty"` // the first failures, then earlier exits with 0; see MaxExits
+	// Lost and AllLost are for services: one of its machines was lost, or all were.
+	Lost    bool `json:"lost,omitempty"`
+	AllLost bool `json:"all_lost,omitempty"`
+	// Moved: the service was ended to go on elsewhere, because one of its machines is drained, or with another image.
+	// That is no failure.
+	Moved bool `json:"moved,omitempty"`
+}
