@@ -60,8 +60,8 @@ func (l *Leader) Move(ctx context.Context, id launcher.JobID, why string) error 
 	})
 }
 
-// Update records another image of a service, and ends its ranks so that its next generation has it. That counts as no
-// failure.
+// Update records another image of a service, whose ranks are then ended so that its next generation has it. That counts
+// as no failure.
 func (l *Leader) Update(ctx context.Context, e rendezvous.JobUpdate,
 	record func(context.Context, rendezvous.JobUpdate) error) error {
 	return l.ask(ctx, e.Job, func(r *run) error { // in the loop, so that no generation begins with the old image
@@ -79,11 +79,16 @@ func (l *Leader) Update(ctx context.Context, e rendezvous.JobUpdate,
 		l.mu.Lock()
 		r.job.Spec, r.job.Update = now.Spec, now.Update
 		l.mu.Unlock()
-		if r.serves() && !r.beingMoved() {
-			r.move(fmt.Sprintf("updated by %s to %s", e.By, e.Image))
-		}
 		return nil
 	})
+}
+
+// outdated begins the end of a generation that an update has overtaken, also one that an earlier leader recorded.
+func (r *run) outdated() {
+	u := r.job.Update
+	if u != nil && r.serves() && r.job.Plan.Generation < u.Since && !r.beingMoved() && r.allKnown() {
+		r.move(fmt.Sprintf("updated by %s to %s", u.By, r.job.Image()))
+	}
 }
 
 // beingMoved tells whether it is being ended already, for whatever reason, or its next attempt waits.

@@ -280,6 +280,7 @@ func (r *run) step(now time.Time) (done bool) {
 	switch {
 	case r.verdict != nil:
 	case r.proposed == nil:
+		r.outdated()
 		r.evaluate(now)
 	case !now.Before(r.proposeAt):
 		r.propose()

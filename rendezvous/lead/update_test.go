@@ -56,6 +56,10 @@ func TestServiceUpdate(t *testing.T) {
 		update("new")
 		time.Sleep(time.Minute)
 		is("while requests are under way", 1, "new", false)
+		r.kill()
+		r = w.ready()
+		time.Sleep(time.Minute)
+		is("under a new leader", 1, "new", false)
 		running = 0
 		w.nodes[0].report("aaaa")
 		time.Sleep(20 * time.Second)
