@@ -34,7 +34,24 @@ type Service struct {
 	Per      time.Duration `json:"per,omitempty"`
 	// Autostart makes it start again after all its machines were off.
 	Autostart bool `json:"autostart,omitempty"`
+	// OnDemand has it run only while it is used; nil: always.
+	OnDemand *OnDemand `json:"on_demand,omitempty"`
 }
+
+// OnDemand has a service sleep until a request comes for it, and again once none has come for some time. While it sleeps
+// it has no ranks and holds no machine.
+type OnDemand struct {
+	Idle  time.Duration `json:"idle"`   // it sleeps once no request has come for so long; 0: DefaultIdle
+	MinUp time.Duration `json:"min_up"` // it is not ended within this time after it got ready; 0: DefaultMinUp
+}
+
+// Defaults and bounds of OnDemand. Members tell the leader of requests each 30 s.
+const (
+	DefaultIdle  = 20 * time.Minute
+	DefaultMinUp = 5 * time.Minute
+	minIdle      = time.Minute
+	maxIdle      = 30 * 24 * time.Hour
+)
 
 // LiveProbe is how a service is checked.
 type LiveProbe string
@@ -57,6 +74,14 @@ const (
 	MaxServiceRestarts = 100
 	MaxRestartPer      = 30 * 24 * time.Hour
 )
+
+// OnDemand is how a service sleeps; nil: it does not, or is none.
+func (s Spec) OnDemand() *OnDemand {
+	if s.Service == nil {
+		return nil
+	}
+	return s.Service.OnDemand
+}
 
 // ServiceState is the state of a service.
 type ServiceState string
@@ -126,6 +151,10 @@ func (s Spec) validateService() error {
 	case v.OnWedge == WedgeRestart && v.Metrics == "":
 		return fmt.Errorf("--on-wedge restart: %w: only its metrics show that it is wedged: say where they are "+
 			"(--metrics)", ErrInvalid)
+	case v.OnDemand != nil && (v.OnDemand.Idle < minIdle || v.OnDemand.Idle > maxIdle):
+		return fmt.Errorf("--idle %s: %w: want %s to %d days", v.OnDemand.Idle, ErrInvalid, minIdle, maxIdle/(24*time.Hour))
+	case v.OnDemand != nil && (v.OnDemand.MinUp < 0 || v.OnDemand.MinUp > maxIdle):
+		return fmt.Errorf("--min-up %s: %w: want up to %d days", v.OnDemand.MinUp, ErrInvalid, maxIdle/(24*time.Hour))
 	case v.Restarts < 0 || v.Restarts > MaxServiceRestarts || v.Per < 0 || v.Per > MaxRestartPer ||
 		(v.Restarts > 0) != (v.Per > 0):
 		return fmt.Errorf("--restart %d/%s: %w: want up to %d attempts in up to %d days, such as 3/hour", v.Restarts,

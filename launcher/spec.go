@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -283,6 +284,11 @@ func (s Spec) WithDefaults() Spec {
 	}
 	if s.Nodes == 0 {
 		s.Nodes = max(1, len(s.On))
+	}
+	if d := s.OnDemand(); d != nil {
+		v := *s.Service
+		v.OnDemand = &OnDemand{cmp.Or(d.Idle, DefaultIdle), cmp.Or(d.MinUp, DefaultMinUp)}
+		s.Service = &v
 	}
 	return s
 }

@@ -22,6 +22,7 @@ func (s JobStatus) Backend(now time.Time) Backend {
 	if hosts := s.MainHosts(); len(hosts) > 0 {
 		b.Host = hosts[0]
 	}
+	b.OnDemand = v.OnDemand != nil
 	if s.Moves {
 		b.Comes = s.Stop == nil
 		return b
@@ -32,7 +33,7 @@ func (s JobStatus) Backend(now time.Time) Backend {
 	case launcher.ServiceUnhealthy:
 		b.Comes = s.Stop == nil && s.RecentFaults(now) < v.Restarts
 	default:
-		b.Comes = s.Stop == nil && s.State != StateEnds
+		b.Comes = s.Stop == nil && s.State != StateEnds && s.State != StateAsleep
 	}
 	return b
 }

@@ -36,8 +36,10 @@ type GatewayKey struct {
 	// Rate bounds its requests a second at each member, with bursts of one second's; 0: it is not bounded.
 	Rate    float64    `json:"rate,omitempty"`
 	Expires *time.Time `json:"expires,omitempty"`
-	Created time.Time  `json:"created"` // the leader's clock
-	By      string     `json:"by"`      // the user who made it
+	// NoWake: its requests neither start a service on demand nor keep it from sleeping.
+	NoWake  bool      `json:"no_wake,omitempty"`
+	Created time.Time `json:"created"` // the leader's clock
+	By      string    `json:"by"`      // the user who made it
 }
 
 // KeyHash is a key's SHA-256; as text it is in hex.
@@ -307,12 +309,17 @@ type Backend struct {
 	// Comes: it does not answer now, and will without anybody's doing: it starts, or is restarted.
 	Comes bool           `json:"comes,omitempty"`
 	Addr  netip.AddrPort `json:"addr,omitzero"`
+	// OnDemand: it runs only while it is used. Asleep it neither is Ready nor Comes, but for who asks the leader for it.
+	OnDemand bool `json:"on_demand,omitempty"`
 	// Local: it listens on loopback, so that only Host reaches it.
 	Local bool `json:"local,omitempty"`
 	// Generation changes with every new start.
 	Generation launcher.Generation `json:"generation"`
 	Host       string              `json:"host,omitempty"` // of rank 0
 }
+
+// Asleep tells whether it is on demand and starts only when it is asked for.
+func (b Backend) Asleep() bool { return b.OnDemand && b.State == string(StateAsleep) }
 
 // GatewayMap is all that a member's gateway goes by: the leader's word.
 type GatewayMap struct {
@@ -337,6 +344,6 @@ func sameBackend(a, b Backend) bool {
 	same := slices.Equal(a.Models, b.Models)
 	a.Models, b.Models = nil, nil
 	return same && a.Job == b.Job && a.Name == b.Name && a.Workload == b.Workload && a.State == b.State &&
-		a.Text == b.Text && a.Ready == b.Ready && a.Comes == b.Comes && a.Addr == b.Addr && a.Local == b.Local &&
+		a.Text == b.Text && a.Ready == b.Ready && a.Comes == b.Comes && a.OnDemand == b.OnDemand && a.Addr == b.Addr && a.Local == b.Local &&
 		a.Generation == b.Generation && a.Host == b.Host
 }

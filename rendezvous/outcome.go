@@ -31,4 +31,8 @@ type Outcome struct {
 	// Moved: the service was ended to go on elsewhere, because one of its machines is drained, or with another image.
 	// That is no failure.
 	Moved bool `json:"moved,omitempty"`
+	// Asleep: the service is on demand and was ended because nobody needs it, or to make room. It comes back with the next
+	// request for it, and that is no failure. Gone: each of its ranks is proven gone.
+	Asleep bool `json:"asleep,omitempty"`
+	Gone   bool `json:"gone,omitempty"`
 }

@@ -65,6 +65,7 @@ const (
 	StateEnds    State = "ending"
 	StateWaits   State = "waiting"    // for what its next generation needs
 	StateAgain   State = "restarting" // its next generation follows by itself
+	StateAsleep  State = "asleep"     // a service on demand: a request for it starts it
 )
 
 // JobStatus is a job with its current state.

@@ -449,7 +449,7 @@ func (s *state) present(k launcher.Key) (Job, error) {
 // verdict records why a job's current generation is being ended: the first verdict stands.
 func (s *state) verdict(e JobEnd) error {
 	j, err := s.present(e.Key)
-	if err == nil && j.Verdict == nil {
+	if err == nil && (j.Verdict == nil || e.Outcome.Gone) {
 		j.Verdict = &e.Outcome
 		s.Jobs[e.Job] = j
 	}

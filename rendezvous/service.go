@@ -63,21 +63,21 @@ func mayRestart(spec launcher.Spec) int {
 // nextOfService says what follows a generation of a service. Whether it is tried again
 // depends only on the record, so that every leader decides the same.
 //
-// It was moved away from a machine that is drained: it begins elsewhere. All its machines were off: with Autostart it comes back, and this is not a failure. Nothing of it was started,
+// It was moved away from a machine that is drained: it begins elsewhere. It sleeps: it begins when it is asked for. All its machines were off: with Autostart it comes back, and this is not a failure. Nothing of it was started,
 // though an earlier generation was: the same, without a limit, because a machine that has just booted may not have
 // its disks or dockerd yet. It has failed: it is tried again up to Restarts times within Per, and only if it was
 // ready once or lost a machine: what never came up would not come up the second time.
 func (j Job) nextOfService(out Outcome) (Next, bool) {
 	v, n := j.Spec.Service, Next{Restarts: j.Plan.Restarts, Pause: pauseAfter(j.After(out).Attempts)}
 	switch {
-	case out.Moved, j.failsUpdate(out): // what was before comes back
+	case out.Moved, out.Asleep, j.failsUpdate(out): // what was before comes back
 		n.Pause = 0
 		return n, true
 	case out.End == Rejected && j.Plan.Generation > 1:
 		return n, true
 	case out.End != Failed:
 	case out.AllLost:
-		return n, v.Autostart
+		return n, v.Autostart || v.OnDemand != nil
 	case j.RecentFaults(out.At) < v.Restarts && (out.Lost || out.Started != nil || j.wasReady()):
 		n.Restarts++
 		return n, true
@@ -146,7 +146,7 @@ func (j Job) faultsWith(out Outcome) []time.Time {
 			recent = append(recent, at)
 		}
 	}
-	if out.End == Failed && !out.AllLost && !out.Moved && !j.failsUpdate(out) {
+	if out.End == Failed && !out.AllLost && !out.Moved && !out.Asleep && !j.failsUpdate(out) {
 		recent = append(recent, out.At)
 	}
 	return recent[max(0, len(recent)-launcher.MaxServiceRestarts):]

@@ -42,7 +42,7 @@ func (r Recorder) Stop(ctx context.Context, stop rendezvous.JobStop) error {
 func (r Recorder) Verdict(ctx context.Context, end rendezvous.JobEnd) error {
 	return r.Apply(ctx, end.Verdict(), func() bool {
 		j, ok := r.f.cfg.Record.Job(end.Job)
-		return ok && j.Plan.Generation == end.Generation && j.Verdict != nil
+		return ok && j.Plan.Generation == end.Generation && j.Verdict != nil && j.Verdict.Gone == end.Outcome.Gone
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 func (l *Leader) adopt(job rendezvous.Job) {
 	r := newRun(l, job)
 	r.found = true
-	r.loads = job.Spec.Memory != nil && job.Plan.Generation > 0 // until its nodes' ledgers say otherwise
+	r.loads = job.Spec.Memory != nil && r.wait == nil // until its nodes' ledgers say otherwise
 	l.applyDeaths(r)
 	if job.Verdict != nil { // followers know it: the run ends, whatever the nodes say
 		r.post(func() { r.applyVerdict(*job.Verdict) })

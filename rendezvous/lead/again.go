@@ -101,7 +101,7 @@ func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	if r.job.Spec.Service != nil {
 		r.wait.until = time.Time{} // no limit: it comes back when there are nodes for it again
 	}
-	if text := r.againText(next, out); text != "" {
+	if text := r.againText(next, out); text != "" && !sleepsAfter(r.job.Spec, out) {
 		r.tell(rendezvous.Progress{Step: rendezvous.StepAgain, Text: text})
 	}
 	r.verdict, r.inherited = nil, false
@@ -110,6 +110,11 @@ func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	r.viewMu.Unlock()
 	r.grace = r.job.Spec.Grace
 	r.passTurn()
+	if sleepsAfter(r.job.Spec, out) {
+		r.recordAsleep(out)
+		r.sleep(out.Cause + "; " + asleepText)
+		return
+	}
 	r.publish()
 }
 
@@ -134,7 +139,7 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 	w, now := r.wait, time.Now()
 	switch {
 	case r.verdict != nil: // stopped in the meantime
-		if failed := w.done.Cause; failed != "" && r.verdict.End == rendezvous.Stopped &&
+		if failed := w.done.Cause; failed != "" && !r.asleep && r.verdict.End == rendezvous.Stopped &&
 			!strings.HasSuffix(r.verdict.Cause, failed) {
 			r.verdict.Cause = fmt.Sprintf("%s while it waited for its next attempt; the last one had failed: %s",
 				r.verdict.Cause, failed)
@@ -143,7 +148,7 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 	case r.timedOut(now):
 		r.end(r.outOfTime())
 		return r.record(ctx)
-	case now.Before(w.from), r.copying:
+	case now.Before(w.from), r.copying, r.asleep:
 		return false
 	}
 	if hold := r.l.cfg.Hold; hold != nil {
@@ -162,6 +167,9 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 	}
 	job, err := r.l.placeNext(r, w.next, w.done)
 	switch {
+	case err != nil && !w.until.IsZero() && !now.Before(w.until) && r.job.Spec.OnDemand() != nil:
+		r.sleep(err.Error() + "; " + asleepText)
+		return false
 	case err != nil && !w.until.IsZero() && !now.Before(w.until):
 		r.verdict = &w.done
 		r.noMore = true
@@ -206,7 +214,7 @@ func (r *run) begin(job rendezvous.Job) {
 	now := time.Now()
 	r.l.mu.Lock()
 	r.forgetAll()
-	r.job, r.pending, r.queued, r.startOrder = job, nil, false, startOrder{}
+	r.job, r.pending, r.queued, r.startOrder, r.demand = job, nil, false, startOrder{}, demand{used: r.used}
 	r.placements = placementsOf(job.Plan, now)
 	for _, p := range r.placements {
 		if m := r.l.members[p.Node]; m != nil {
@@ -296,7 +304,12 @@ func (l *Leader) placeNext(r *run, next rendezvous.Next, done rendezvous.Outcome
 		plan, _, err = l.placeJob(job.Spec, r)
 	}
 	if busy := new(busyError); r.queued && errors.As(err, &busy) {
-		place, _ := l.inQueue(r)
+		place, first := l.inQueue(r)
+		if first == r {
+			if at := l.makeRoom(r); !at.IsZero() {
+				r.wait.from = at
+			}
+		}
 		err = fmt.Errorf("number %d in the queue; %s", place, busy.why)
 	}
 	if err != nil {

@@ -278,7 +278,8 @@ func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 		return nil, err
 	}
 	plan, findings, err := l.placeJob(spec, nil)
-	if busy := new(busyError); errors.As(err, &busy) && spec.Wait {
+	busy := errors.As(err, new(*busyError))
+	if busy && spec.Wait || (busy || err == nil) && spec.OnDemand() != nil {
 		r := newRun(l, rendezvous.Job{Spec: spec, Planned: time.Now()})
 		r.fresh = true
 		l.drive(r)

@@ -298,6 +298,8 @@ func (r *run) publish() {
 	}
 	r.againAt = nil
 	switch {
+	case r.asleep:
+		r.state = rendezvous.StateAsleep
 	case r.wait != nil && !r.queued && r.text == "" && time.Now().Before(r.wait.from):
 		at := r.wait.from // readers hold it
 		r.state, r.againAt = rendezvous.StateAgain, &at

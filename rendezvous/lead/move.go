@@ -97,10 +97,14 @@ func (r *run) beingMoved() bool {
 }
 
 func (r *run) move(why string) {
+	r.moveFor(rendezvous.Outcome{End: rendezvous.Failed, Cause: why, Moved: true})
+}
+
+func (r *run) moveFor(out rendezvous.Outcome) {
 	r.viewMu.Lock()
-	r.moving = &moving{out: rendezvous.Outcome{End: rendezvous.Failed, Cause: why, Moved: true}, began: time.Now()}
+	r.moving = &moving{out: out, began: time.Now()}
 	r.viewMu.Unlock()
-	r.waits("its requests end before it does: " + why)
+	r.waits("its requests end before it does: " + out.Cause)
 }
 
 // movedAt is when the wait for its requests is over; zero: it is not being moved.

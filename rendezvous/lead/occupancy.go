@@ -54,11 +54,11 @@ func (l *Leader) whole(spec launcher.Spec, id launcher.NodeID) bool {
 	return spec.Memory == nil && l.takes(spec, id)
 }
 
-// holders gives the runs that occupy each node, except own. l.mu is held.
-func (l *Leader) holders(own *run) map[launcher.NodeID][]*run {
+// holders gives the runs that occupy each node, except own and gone. l.mu is held.
+func (l *Leader) holders(own *run, gone ...*run) map[launcher.NodeID][]*run {
 	held := map[launcher.NodeID][]*run{}
 	for _, r := range l.runs {
-		if r == own {
+		if r == own || r.asleep || slices.Contains(gone, r) {
 			continue
 		}
 		plans := []rendezvous.Plan{r.job.Plan}
@@ -101,9 +101,10 @@ func (l *Leader) inTheWay(spec launcher.Spec, id launcher.NodeID, others []*run)
 }
 
 // free is the roster without the nodes of which the job needs what other jobs hold; taken says which jobs those are,
-// and which nodes are free. l.mu is held.
-func (l *Leader) free(spec launcher.Spec, own *run, roster rendezvous.Roster) (free rendezvous.Roster, taken string) {
-	held := l.holders(own)
+// and which nodes are free. gone hold nothing any more. l.mu is held.
+func (l *Leader) free(spec launcher.Spec, own *run, roster rendezvous.Roster, gone ...*run) (free rendezvous.Roster,
+	taken string) {
+	held := l.holders(own, gone...)
 	free = slices.Clone(roster)
 	var texts, idle []string
 	for i, m := range roster {

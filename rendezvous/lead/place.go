@@ -66,8 +66,8 @@ func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, e
 }
 
 // placeJob plans a job's first generation, or with the job's run a later one: with as
-// many nodes as are available, down to its minimum, plus the spare ones. l.mu is held.
-func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen.Finding, error) {
+// many nodes as are available, down to its minimum, plus the spare ones, as if gone had ended. l.mu is held.
+func (l *Leader) placeJob(spec launcher.Spec, r *run, gone ...*run) (rendezvous.Plan, []envgen.Finding, error) {
 	var former rendezvous.Former
 	if r != nil && r.job.Plan.Generation > 0 {
 		former = r.job.Former()
@@ -80,7 +80,7 @@ func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen
 	if first := l.before(spec, r, roster); first != nil {
 		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " is before it in the queue", remedyFor(spec)}
 	}
-	free, taken := l.free(spec, r, roster)
+	free, taken := l.free(spec, r, roster, gone...)
 	plan, findings, err := l.fit(spec, free, former, least)
 	if err != nil && taken != "" {
 		if _, _, idle := l.fit(spec, roster, former, least); idle == nil {

@@ -25,6 +25,7 @@ type run struct {
 	pending *rendezvous.Plan
 	queued  bool
 	startOrder
+	demand
 	// findings are the preflight's warnings; only the leader that made the plan has them.
 	findings []envgen.Finding
 
@@ -120,7 +121,9 @@ func newRun(l *Leader, job rendezvous.Job) *run {
 	if job.Restored != nil {
 		r.deadline = time.Now().Add(max(job.Spec.StartTimeout, tellWithin))
 	}
-	if job.Plan.Generation == 0 {
+	if w := begunAsleep(job); w != nil {
+		r.wait, r.asleep, r.state, r.text = w, true, rendezvous.StateAsleep, asleepText
+	} else if job.Plan.Generation == 0 {
 		r.queued, r.wait, r.state = true, &waiting{}, rendezvous.StateWaits
 	}
 	return r
@@ -145,8 +148,10 @@ func (r *run) plan(ctx context.Context) error {
 			return fmt.Errorf("record job %s: %w", r.job.Spec.ID, err)
 		}
 	}
-	if !r.queued {
+	if r.job.Plan.Generation > 0 {
 		r.tellPlanned()
+	} else if r.asleep {
+		r.tell(rendezvous.Progress{Step: rendezvous.StepWaiting, Text: asleepText})
 	}
 	if r.fresh {
 		r.findCopies()
@@ -280,7 +285,9 @@ func (r *run) step(now time.Time) (done bool) {
 	switch {
 	case r.verdict != nil:
 	case r.proposed == nil:
+		r.becameReady()
 		r.outdated()
+		r.idles(now)
 		r.evaluate(now)
 	case !now.Before(r.proposeAt):
 		r.propose()
@@ -443,6 +450,9 @@ func (r *run) nextDeadline() time.Time {
 		earliest(r.ended.Add(r.grace + reverseWait))
 	}
 	if at := r.movedAt(); r.verdict == nil && !at.IsZero() {
+		earliest(at)
+	}
+	if at := r.idleAt(); r.verdict == nil && !at.IsZero() {
 		earliest(at)
 	}
 	if at := r.loadsUntil(); !at.IsZero() {

@@ -72,7 +72,8 @@ func (l *Leader) drainNode(ctx context.Context, c wire.Caller, r wire.DrainReque
 func (l *Leader) leftOn(ctx context.Context, id launcher.NodeID, why string) (left []wire.DrainLeft) {
 	for _, j := range l.brain.Jobs() {
 		here := slices.ContainsFunc(j.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == id })
-		if j.Outcome != nil || !here || j.State == rendezvous.StateAgain || j.State == rendezvous.StateWaits {
+		if j.Outcome != nil || !here || j.State == rendezvous.StateAgain || j.State == rendezvous.StateWaits ||
+			j.State == rendezvous.StateAsleep {
 			continue
 		}
 		one := wire.DrainLeft{Job: j.Spec.ID, Name: j.Spec.Name, User: j.Spec.User, Service: j.Spec.Service != nil}

@@ -1,0 +1,208 @@
+package lead
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// A service on demand sleeps between two generations, and before the first one. Asleep it holds no machine and is in no
+// queue. The record has that its ranks are gone, so that a later leader need not ask machines that may be off by then.
+// Who needs it is known to members' gateways, which tell the leader. Who gets no place makes those go that were used
+// least recently, once their --min-up is over.
+
+// demand is a run's part in that; guarded by l.mu, written by the run's own loop.
+type demand struct {
+	asleep bool
+	up     time.Time // since when it has been ready in this generation, or under this leader; zero: it is not
+	used   time.Time // by the last request that this leader knows of
+	leaves bool      // it is being ended, to sleep
+}
+
+const (
+	asleepText = "its first request at the gateway starts it"
+	// wokenFor is how long a service that was asked for is tried to be placed. The gateway's requests wait no longer.
+	wokenFor = 10 * time.Minute
+)
+
+// ErrAsleep says why a service that was asked for does not start.
+var ErrAsleep = errors.New("it stays asleep")
+
+// Use tells that a request came for a service on demand some time ago; wake, that one waits for it to start. ErrAsleep:
+// there is no place for it, and none that could be made.
+func (l *Leader) Use(ctx context.Context, id launcher.JobID, ago time.Duration, wake bool) error {
+	at := time.Now().Add(-max(0, ago))
+	return l.ask(ctx, id, func(r *run) error {
+		if r.job.Spec.OnDemand() == nil {
+			return nil
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if at.After(r.used) {
+			r.used = at
+		}
+		if !r.asleep || !wake || r.noMore {
+			return nil
+		}
+		if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {
+			if _, err := l.room(r, time.Time{}); err != nil {
+				return fmt.Errorf("%w: %s", ErrAsleep, plain.Text(err.Error()))
+			}
+		}
+		r.asleep, r.queued = false, true
+		r.wait.from, r.wait.until = time.Now(), time.Now().Add(wokenFor)
+		return nil
+	})
+}
+
+// sleep has a run that waits between two generations do so until somebody asks for it.
+func (r *run) sleep(why string) {
+	r.l.mu.Lock()
+	r.demand, r.queued = demand{asleep: true}, false
+	r.l.poke() // others may have its place
+	r.l.mu.Unlock()
+	r.wait.until = time.Time{}
+	r.waits(why)
+	r.publish()
+}
+
+// recordAsleep has later leaders know that a generation's ranks are gone. If that fails they find it out by themselves.
+func (r *run) recordAsleep(out rendezvous.Outcome) {
+	out.Asleep, out.Gone = true, true
+	if err := r.l.cfg.Recorder.Verdict(r.l.ctx, rendezvous.JobEnd{Key: r.job.Key(), Outcome: out}); err != nil {
+		r.l.cfg.Logger.Warn("record that a service sleeps", "job", r.job.Spec.ID, "error", err)
+	}
+}
+
+// sleepsAfter tells whether a service sleeps once a generation has ended so.
+func sleepsAfter(spec launcher.Spec, out rendezvous.Outcome) bool {
+	return spec.OnDemand() != nil && (out.Asleep || out.AllLost)
+}
+
+// begunAsleep is what a run of a recorded job waits for if it sleeps; nil: it does not.
+func begunAsleep(job rendezvous.Job) *waiting {
+	switch v := job.Verdict; {
+	case job.Spec.OnDemand() == nil:
+	case job.Plan.Generation == 0:
+		return &waiting{}
+	case v != nil && v.Asleep && v.Gone:
+		if next, more := job.Next(*v); more {
+			return &waiting{next: next, done: *v}
+		}
+	}
+	return nil
+}
+
+// becameReady notes since when a service on demand can be ended again.
+func (r *run) becameReady() {
+	if r.job.Spec.OnDemand() == nil || !r.wasReady() || !r.up.IsZero() {
+		return
+	}
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	r.up = time.Now()
+	r.l.poke() // somebody may wait for it to be ready, and then to go
+}
+
+// mayGoAt is when a service on demand may be ended to make room; zero: it is not ready, or is being ended.
+func (r *run) mayGoAt() time.Time {
+	if r.up.IsZero() || r.leaves {
+		return time.Time{}
+	}
+	return r.up.Add(r.job.Spec.OnDemand().MinUp)
+}
+
+// idleAt is when a service on demand sleeps if no further request comes; zero: it does not.
+func (r *run) idleAt() time.Time {
+	at := r.mayGoAt()
+	if at.IsZero() || r.beingMoved() {
+		return time.Time{}
+	}
+	idle := r.up
+	if r.used.After(idle) {
+		idle = r.used
+	}
+	if idle = idle.Add(r.job.Spec.OnDemand().Idle); idle.After(at) {
+		return idle
+	}
+	return at
+}
+
+// idles begins the end of a service that nobody needs.
+func (r *run) idles(now time.Time) {
+	if at := r.idleAt(); !at.IsZero() && !now.Before(at) {
+		r.leave(fmt.Sprintf("no request came for %s (--idle)", r.job.Spec.OnDemand().Idle))
+	}
+}
+
+// leave begins its end as for a move: requests under way may end.
+func (r *run) leave(why string) {
+	if r.beingMoved() || r.up.IsZero() {
+		return
+	}
+	r.l.mu.Lock()
+	r.leaves = true
+	r.l.mu.Unlock()
+	r.moveFor(rendezvous.Outcome{End: rendezvous.Failed, Cause: why, Asleep: true})
+}
+
+// makeRoom begins to end others for a run that has been asked for, and gives when to look again; zero: once something
+// changes. l.mu is held.
+func (l *Leader) makeRoom(r *run) (again time.Time) {
+	now := time.Now()
+	gone, err := l.room(r, now)
+	if err != nil { // some may go later
+		for _, other := range l.runs {
+			if at := other.mayGoAt(); at.After(now) && (again.IsZero() || at.Before(again)) {
+				again = at
+			}
+		}
+		return again
+	}
+	for _, other := range gone {
+		if !other.leaves {
+			why := "it makes room for " + describe(r.job)
+			other.post(func() { other.leave(why) })
+		}
+	}
+	return time.Time{}
+}
+
+// room gives the services on demand without which a run has a place: as few as do, the least recently used first. They
+// may go by now; zero: at any time. l.mu is held.
+func (l *Leader) room(r *run, now time.Time) (gone []*run, err error) {
+	var may []*run
+	for _, other := range l.runs {
+		at := other.mayGoAt()
+		switch {
+		case other == r || other.job.Spec.OnDemand() == nil || other.asleep:
+		case other.leaves:
+			gone = append(gone, other)
+		case now.IsZero() || !at.IsZero() && !at.After(now):
+			may = append(may, other)
+		}
+	}
+	slices.SortFunc(may, func(a, b *run) int { return cmp.Or(a.used.Compare(b.used), cameBefore(a, b)) })
+	_, _, err = l.placeJob(r.job.Spec, r, gone...)
+	for i := 0; err != nil && i < len(may); i++ {
+		gone = append(gone, may[i])
+		_, _, err = l.placeJob(r.job.Spec, r, gone...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := len(gone) - 1; i >= 0; i-- { // those that are not in the way stay
+		without := slices.Delete(slices.Clone(gone), i, i+1)
+		if _, _, err := l.placeJob(r.job.Spec, r, without...); err == nil {
+			gone = without
+		}
+	}
+	return gone, nil
+}
