@@ -25,6 +25,9 @@ var ErrNoService = errors.New("it is not a service")
 // ErrNoRestart refuses to restart a service that no other attempt would follow.
 var ErrNoRestart = errors.New("it would not be started again")
 
+// ErrAsleep says that a service on demand which was asked for does not start, as it has no place.
+var ErrAsleep = errors.New("no room")
+
 // Entry records it.
 func (e JobService) Entry() Entry { return Entry{Kind: KindService, Service: &e} }
 

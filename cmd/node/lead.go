@@ -61,6 +61,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Logger: n.cfg.Logger})
 	gw := gateway.Lead(ctx, gateway.LeaderConfig{
 		Host: n.self.Host, Port: uint16(n.cfg.GatewayPort), Backends: brain.Backends,
+		Use:    brain.Use,
 		Roster: brain.Roster, Record: n.record,
 		Recorder: n.failover.Recorder(term), OnlyHere: n.failover.OnlyHere, VirtualIP: vip.State,
 		Logger: n.cfg.Logger,

@@ -3,7 +3,6 @@ package lead
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -32,10 +31,7 @@ const (
 	wokenFor = 10 * time.Minute
 )
 
-// ErrAsleep says why a service that was asked for does not start.
-var ErrAsleep = errors.New("it stays asleep")
-
-// Use tells that a request came for a service on demand some time ago; wake, that one waits for it to start. ErrAsleep:
+// Use tells that a request came for a service on demand some time ago; wake, that one waits for it to start. rendezvous.ErrAsleep:
 // there is no place for it, and none that could be made.
 func (l *Leader) Use(ctx context.Context, id launcher.JobID, ago time.Duration, wake bool) error {
 	at := time.Now().Add(-max(0, ago))
@@ -53,7 +49,7 @@ func (l *Leader) Use(ctx context.Context, id launcher.JobID, ago time.Duration, 
 		}
 		if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {
 			if _, err := l.room(r, time.Time{}); err != nil {
-				return fmt.Errorf("%w: %s", ErrAsleep, plain.Text(err.Error()))
+				return fmt.Errorf("%w: %s", rendezvous.ErrAsleep, plain.Text(err.Error()))
 			}
 		}
 		r.asleep, r.queued = false, true

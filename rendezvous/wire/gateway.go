@@ -38,6 +38,7 @@ type GatewayKey struct {
 	Models  []string   `json:"models,omitempty"` // none: all
 	Rate    float64    `json:"rate,omitempty"`   // requests a second at each member; 0: not bounded
 	Expires *time.Time `json:"expires,omitempty"`
+	NoWake  bool       `json:"no_wake,omitempty"` // it starts no service on demand, and keeps none up
 	Created time.Time  `json:"created"`
 	By      string     `json:"by"`
 }
@@ -48,6 +49,23 @@ type VirtualIP struct {
 	// Host holds it; empty: none does, for what Why says.
 	Host string `json:"host,omitempty"`
 	Why  string `json:"why,omitempty"`
+}
+
+// UseServicesRequest tells the leader for which services on demand requests have come at a member.
+type UseServicesRequest struct {
+	Uses []ServiceUse `json:"uses"`
+}
+
+// ServiceUse is the last request for a service.
+type ServiceUse struct {
+	Job  launcher.JobID `json:"job"`
+	Ago  time.Duration  `json:"ago"`            // 0: it is under way
+	Wake bool           `json:"wake,omitempty"` // it waits for the service to start
+}
+
+// UseServicesResponse says why services that were to start do not.
+type UseServicesResponse struct {
+	Asleep map[launcher.JobID]string `json:"asleep,omitempty"`
 }
 
 // GatewayCount is what one key has asked of one model at a member since its agent started.

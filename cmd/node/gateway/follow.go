@@ -84,16 +84,30 @@ func (f *Follower) Run(ctx context.Context) error {
 
 // ask passes the leader's maps on, until there are no more.
 func (c FollowerConfig) ask(ctx context.Context, take func(rendezvous.GatewayMap) error) error {
+	return c.leader(ctx, func(ctx context.Context, to *wire.Client) error {
+		return wire.FollowGateway.Call(ctx, to, wire.Empty{}, take)
+	})
+}
+
+// Use tells the leader of requests for services on demand.
+func (f *Follower) Use(ctx context.Context, r wire.UseServicesRequest) (res wire.UseServicesResponse, err error) {
+	err = f.cfg.leader(ctx, func(ctx context.Context, to *wire.Client) (err error) {
+		res, err = wire.UseServices.Call(ctx, to, r)
+		return err
+	})
+	return res, err
+}
+
+// leader makes a call of this member to the leader, which may be this member itself.
+func (c FollowerConfig) leader(ctx context.Context, call func(context.Context, *wire.Client) error) error {
 	if leads, _ := c.Here.Leads(); leads {
-		return wire.FollowGateway.Call(ctx, c.Here.As(wire.Caller{Node: c.Self, Host: c.Host}), wire.Empty{}, take)
+		return call(ctx, c.Here.As(wire.Caller{Node: c.Self, Host: c.Host}))
 	}
 	leader, err := c.Leader()
 	if err != nil {
 		return err
 	}
-	return leader.Ask(ctx, wire.Caller{}, func(ctx context.Context, to *wire.Client) error {
-		return wire.FollowGateway.Call(ctx, to, wire.Empty{}, take)
-	})
+	return leader.Ask(ctx, wire.Caller{}, call)
 }
 
 // heard keeps a map. Of a service that listens on another member's loopback it knows only that it is there, and one that

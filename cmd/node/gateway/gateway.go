@@ -28,7 +28,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a node's part. All of it is needed, but for Port, Management, Cert and Key, and Passing.
+// Config of a node's part. All of it is needed, but for Port, Management, Cert and Key, Passing and Use.
 type Config struct {
 	// Host is this member's name, for messages.
 	Host string
@@ -44,7 +44,9 @@ type Config struct {
 	Map *rendezvous.Latest[View]
 	// Passing is told about how many requests are under way, a multiple of 64 that is no less; nil: nobody is.
 	Passing func(n int)
-	Logger  *slog.Logger
+	// Use tells the leader of requests for services on demand; nil: nobody is told, and they sleep.
+	Use    func(context.Context, wire.UseServicesRequest) (wire.UseServicesResponse, error)
+	Logger *slog.Logger
 }
 
 // View is the leader's map as this member has it.
@@ -63,6 +65,7 @@ type Gateway struct {
 	index     rendezvous.Latest[*index] // written by follow
 	counters  counters
 	lines     lines
+	uses      uses
 	pins      pins
 	kept      atomic.Int64 // bytes, see keptMost
 	passing   passing
@@ -90,8 +93,14 @@ func Open(cfg Config) (*Gateway, error) {
 		lasting:  lasting{loads: map[launcher.JobID]*load{}, buckets: map[[sha256.Size]byte]*bucket{}},
 		counters: counters{all: map[pair]*counter{}},
 		lines:    lines{of: map[string]int{}},
+		uses:     uses{ask: cfg.Use, kick: make(chan struct{}, 1), woken: map[launcher.JobID]*waking{}},
 		pins:     pins{byID: map[string]*list.Element{}, order: list.New()},
 		sparing:  rendezvous.NewSparing(cfg.Logger, quietFor), crossing: http.NewCrossOriginProtection(),
+	}
+	if g.uses.ask == nil {
+		g.uses.ask = func(context.Context, wire.UseServicesRequest) (wire.UseServicesResponse, error) {
+			return wire.UseServicesResponse{}, wire.ErrNoLeader
+		}
 	}
 	if cfg.Cert != "" {
 		g.certificate = &certificate{cert: cfg.Cert, key: cfg.Key}
@@ -116,6 +125,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return g.follow(ctx) })
 	eg.Go(func() error { return g.listen(ctx) })
+	eg.Go(func() error { return g.tellUse(ctx) })
 	return eg.Wait()
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,8 +27,11 @@ const chatPath = "/v1/chat/completions"
 type world struct {
 	t    *testing.T
 	g    *Gateway
-	view *rendezvous.Latest[View]
-	url  string
+	uses rendezvous.Latest[wire.UseServicesRequest] // the last that the leader was told
+	// asleep is what the leader says of services that are to start.
+	asleep map[launcher.JobID]string
+	view   *rendezvous.Latest[View]
+	url    string
 }
 
 // view makes a map of these services, heard of just now.
@@ -40,7 +44,7 @@ func newGateway(t *testing.T, v View) *world {
 	t.Helper()
 	w := &world{t: t, view: &rendezvous.Latest[View]{}}
 	w.view.Store(v)
-	g, err := Open(Config{Host: "spark1", Map: w.view, Logger: slog.New(slog.DiscardHandler)})
+	g, err := Open(Config{Host: "spark1", Map: w.view, Use: w.used, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,6 +61,11 @@ func newGateway(t *testing.T, v View) *world {
 	})
 	w.g = g
 	return w
+}
+
+func (w *world) used(_ context.Context, r wire.UseServicesRequest) (wire.UseServicesResponse, error) {
+	w.uses.Store(r)
+	return wire.UseServicesResponse{Asleep: w.asleep}, nil
 }
 
 // newWorld has a listener, too.

@@ -39,6 +39,7 @@ type load struct {
 	underWay atomic.Int64
 	// unreached is when its address was last found not to answer, in Unix nanoseconds; 0: it was reached since.
 	unreached atomic.Int64
+	use       use
 }
 
 // key is a key, and how much of its rate is used.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -21,6 +22,8 @@ type LeaderConfig struct {
 	Port uint16
 	// Backends are the services, and what is closed when one has changed.
 	Backends func() ([]rendezvous.Backend, <-chan struct{})
+	// Use tells of a request for a service on demand: see lead.Leader.
+	Use func(ctx context.Context, id launcher.JobID, ago time.Duration, wake bool) error
 	// Roster are the members, with their addresses.
 	Roster   func() (rendezvous.Roster, <-chan struct{})
 	Record   *rendezvous.Record
@@ -52,7 +55,25 @@ func Lead(ctx context.Context, cfg LeaderConfig) *Leader {
 // Calls are what it answers.
 func (l *Leader) Calls() []wire.Call {
 	return []wire.Call{wire.ShowGateway.Serve(l.show), wire.ChangeGateway.Serve(l.change),
-		wire.FollowGateway.Serve(l.follow)}
+		wire.FollowGateway.Serve(l.follow), wire.UseServices.Serve(l.used)}
+}
+
+// used passes on for what services on demand requests have come at a member.
+func (l *Leader) used(ctx context.Context, _ wire.Caller, r wire.UseServicesRequest) (wire.UseServicesResponse, error) {
+	var res wire.UseServicesResponse
+	for _, u := range r.Uses {
+		err := l.Use(ctx, u.Job, u.Ago, u.Wake)
+		switch {
+		case errors.Is(err, rendezvous.ErrAsleep):
+			if res.Asleep == nil {
+				res.Asleep = map[launcher.JobID]string{}
+			}
+			res.Asleep[u.Job] = err.Error()
+		case err != nil && !errors.Is(err, rendezvous.ErrJobEnded):
+			return res, err
+		}
+	}
+	return res, nil
 }
 
 func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.GatewayResponse, error) {
@@ -61,7 +82,7 @@ func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.GatewayRes
 	res.Backends, _ = l.Backends()
 	for name, k := range settings.Keys {
 		res.Keys = append(res.Keys, wire.GatewayKey{Name: name, Models: k.Models, Rate: k.Rate, Expires: k.Expires,
-			Created: k.Created, By: k.By})
+			NoWake: k.NoWake, Created: k.Created, By: k.By})
 	}
 	if addr := settings.VirtualIP; addr.IsValid() {
 		res.VirtualIP = &wire.VirtualIP{Addr: addr}

@@ -119,6 +119,7 @@ func (rq *request) rename() {
 func (g *Gateway) forward(rq *request, b *backend) error {
 	b.load.underWay.Add(1)
 	defer b.load.underWay.Add(-1)
+	defer g.uses.begins(b, rq.key)()
 	rq.to = b
 	rq.r.ContentLength = rq.length
 	switch {

@@ -76,6 +76,8 @@ type choice struct {
 	to   *backend
 	no   *refusal
 	wait bool
+	// wake is the service that the leader is to be asked for meanwhile; empty: none.
+	wake launcher.JobID
 	// again is when to choose anew even if the map does not change; zero: only then.
 	again time.Time
 }
@@ -116,8 +118,12 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 	var first time.Time // missed
 	var last *miss
 	comes, unreached := false, 0
+	var asleep *backend
 	for _, b := range backends {
 		comes = comes || b.Comes
+		if b.Asleep() && asleep == nil {
+			asleep = b
+		}
 		if !b.Ready {
 			continue
 		}
@@ -150,6 +156,11 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 		return choice{to: g.pick(rq.session, ready)}
 	case last != nil || comes:
 		return choice{wait: true, again: again}
+	case asleep != nil && !rq.key.mayWake():
+		return choice{no: refuse(503, "", "model %s is asleep, and key %s may not wake it (--no-wake)", rq.model,
+			rq.key.name).after(30 * time.Second)}
+	case asleep != nil:
+		return choice{wait: true, again: again, wake: asleep.Job}
 	}
 	return choice{no: down(rq.model, backends)}
 }
@@ -258,6 +269,17 @@ func (g *Gateway) place(rq *request) (*backend, *refusal) {
 		if !c.again.IsZero() {
 			next = earlier(next, c.again)
 		}
+		var woken <-chan struct{}
+		if c.wake != "" {
+			switch w := g.uses.wake(c.wake); {
+			case !w.is():
+				woken = w.done
+			case w.no != "":
+				return nil, refuse(503, "", "model %s is asleep and cannot be started: %s", rq.model, w.no).after(30 * time.Second)
+			default: // the map will say so
+				next = earlier(next, w.at.Add(wakeEach))
+			}
+		}
 		if rq.scan.stream && rq.route.streams {
 			if !now.Before(rq.comments) {
 				if rq.answer.comment("waiting for "+rq.model+" to start") != nil {
@@ -270,6 +292,7 @@ func (g *Gateway) place(rq *request) (*backend, *refusal) {
 		timer.Reset(next.Sub(now))
 		select {
 		case <-changed:
+		case <-woken:
 		case <-timer.C:
 		case <-rq.r.Context().Done():
 			return nil, errGone

@@ -1,0 +1,115 @@
+package gateway
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+func sleeping(job, model string) rendezvous.Backend {
+	b := coming(job, model)
+	b.OnDemand, b.Comes, b.State = true, false, "asleep"
+	return b
+}
+
+// A request for a service that sleeps has it started and waits for it; one whose key has no right to that is refused,
+// and so is one for which there is no room.
+func TestWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := viewOf(sleeping("j", "a"), sleeping("k", "b"))
+		check := keyOf("check")
+		check.NoWake = true
+		v.Gateway.Keys = map[string]rendezvous.GatewayKey{"ada": keyOf("ada"), "check": check}
+		w := newGateway(t, v)
+		w.asleep = map[launcher.JobID]string{"k": "no room: spark1 by job keep"}
+		w.g.transport = fake(func(*http.Request) (*http.Response, error) { return answers(200, "application/json", `{}`) })
+		ask := func(model, key string) <-chan got {
+			out := make(chan got, 1)
+			rec, done := w.begin(t.Context(), chatPath, `{"model":"`+model+`"}`, "x-api-key: "+key)
+			go func() {
+				<-done
+				out <- got{rec.Code, rec.Header(), rec.Body.String()}
+			}()
+			return out
+		}
+		no := <-ask("a", "check")
+		wantHas(t, "a key without the right", no.body, "model a is asleep, and key check may not wake it")
+		if no.status != 503 || len(w.uses.Load().Uses) > 0 {
+			t.Errorf("it got %d, and the leader was told %+v", no.status, w.uses.Load())
+		}
+		no = <-ask("b", "ada")
+		wantHas(t, "without room", no.body, "model b is asleep and cannot be started: no room: spark1 by job keep")
+		if no.status != 503 || no.header.Get("Retry-After") == "" {
+			t.Errorf("without room: %d, Retry-After %q", no.status, no.header.Get("Retry-After"))
+		}
+
+		one, two := ask("a", "ada"), ask("a", "ada")
+		time.Sleep(time.Second)
+		want := wire.UseServicesRequest{Uses: []wire.ServiceUse{{Job: "j", Wake: true}}}
+		if d := cmp.Diff(want, w.uses.Load()); d != "" {
+			t.Errorf("the leader was told: %s", d)
+		}
+		v.Backends = []rendezvous.Backend{coming("j", "a"), sleeping("k", "b")}
+		v.Backends[0].OnDemand = true
+		w.view.Store(v)
+		time.Sleep(time.Minute)
+		v.Backends = []rendezvous.Backend{coming("j", "a"), sleeping("k", "b")}
+		ready(&v)
+		v.Backends[0].OnDemand = true
+		w.view.Store(v)
+		for _, c := range []<-chan got{one, two} {
+			if g := <-c; g.status != 200 {
+				t.Errorf("once it is up: %d %s", g.status, g.body)
+			}
+		}
+	})
+}
+
+// The leader hears of use, each half minute as long as there is some, and never of a key's that keeps nothing up.
+func TestUseIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := coming("j", "a")
+		b.OnDemand = true
+		v := viewOf(b)
+		ready(&v)
+		check := keyOf("check")
+		check.NoWake = true
+		v.Gateway.Keys = map[string]rendezvous.GatewayKey{"ada": keyOf("ada"), "check": check}
+		w := newGateway(t, v)
+		end := make(chan struct{})
+		w.g.transport = fake(func(r *http.Request) (*http.Response, error) {
+			if r.Header.Get("X-Long") != "" {
+				<-end
+			}
+			return answers(200, "application/json", `{}`)
+		})
+		told := func(when string, after time.Duration, want ...wire.ServiceUse) {
+			t.Helper()
+			time.Sleep(after)
+			if d := cmp.Diff(want, w.uses.Load().Uses); d != "" {
+				t.Errorf("%s the leader was told: %s", when, d)
+			}
+			w.uses.Store(wire.UseServicesRequest{})
+		}
+		time.Sleep(time.Hour)
+		_, done := w.begin(t.Context(), chatPath, `{"model":"a"}`, "x-api-key: check")
+		<-done
+		told("after a health check", time.Second)
+		_, done = w.begin(t.Context(), chatPath, `{"model":"a"}`, "x-api-key: ada", "X-Long: 1")
+		told("at first", time.Second, wire.ServiceUse{Job: "j"})
+		for range 3 {
+			told("while it is under way", tellEach, wire.ServiceUse{Job: "j"})
+		}
+		close(end)
+		<-done
+		told("once it is not", tellEach, wire.ServiceUse{Job: "j", Ago: tellEach - time.Second})
+		told("long after it", time.Hour)
+	})
+}
