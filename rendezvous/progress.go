@@ -99,6 +99,14 @@ type JobStatus struct {
 	Line int `json:"line,omitempty"`
 }
 
+// MainHosts lists the machines of the main stage by node rank; none while the job sleeps.
+func (s JobStatus) MainHosts() []string {
+	if s.State == StateAsleep {
+		return nil
+	}
+	return s.Job.MainHosts()
+}
+
 // StatusOf gives what the record alone knows about a job.
 func StatusOf(j Job) JobStatus {
 	switch {

@@ -159,7 +159,7 @@ func (j Job) faultsWith(out Outcome) []time.Time {
 // from the plan and a fixed port; empty: not known.
 func (s JobStatus) ServiceAddr() string {
 	v := s.Spec.Service
-	if v == nil || s.Plan.Generation == 0 {
+	if v == nil || s.Plan.Generation == 0 || s.State == StateAsleep {
 		return ""
 	}
 	if s.Service != nil && s.Service.Addr != "" {

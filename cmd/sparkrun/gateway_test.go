@@ -217,14 +217,14 @@ func TestGatewayKeyLs(t *testing.T) {
 	made := time.Date(2026, 3, 1, 12, 0, 0, 0, time.Local)
 	f := &fakeGateway{now: wire.GatewayResponse{Keys: []wire.GatewayKey{
 		{Name: "ada", Models: []string{"qwen", "fast"}, Rate: 2.5, Expires: &later, Created: made, By: "root"},
-		{Name: "old", Expires: &earlier, Created: made, By: "root"},
+		{Name: "old", Expires: &earlier, NoWake: true, Created: made, By: "root"},
 		{Name: "webui", Created: made, By: "root"},
 	}}}
 	_, got, _ := cli(t, apptest.Agent(f), "gateway", "key", "ls")
-	want := `NAME    MODELS      RATE    EXPIRES   MADE         BY
-ada     qwen,fast   2.5/s   in 5h     2026-03-01   root
-old     all         -       expired   2026-03-01   root
-webui   all         -       never     2026-03-01   root
+	want := `NAME    MODELS      RATE    EXPIRES   WAKES   MADE         BY
+ada     qwen,fast   2.5/s   in 5h     yes     2026-03-01   root
+old     all         -       expired   no      2026-03-01   root
+webui   all         -       never     yes     2026-03-01   root
 `
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -284,6 +284,9 @@ func (r *run) publish() {
 		}
 	}
 	for _, p := range r.placements {
+		if r.asleep {
+			break
+		}
 		if p.suspended && p.phase == launcher.PhaseStarted {
 			r.suspended = append(r.suspended, p.Host)
 		}

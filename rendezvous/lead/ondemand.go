@@ -65,6 +65,9 @@ func (r *run) sleep(why string) {
 	r.l.poke() // others may have its place
 	r.l.mu.Unlock()
 	r.wait.until = time.Time{}
+	r.viewMu.Lock()
+	r.started, r.serving = nil, serving{}
+	r.viewMu.Unlock()
 	r.waits(why)
 	r.publish()
 }

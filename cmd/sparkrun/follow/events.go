@@ -185,6 +185,9 @@ func (f *Follower) handle(p rendezvous.Progress, seen sieve) error {
 	case rendezvous.StepWaiting:
 		if p.Generation == 0 { // it is queued, and will start without us
 			f.running.Set()
+			if f.Spec.OnDemand() != nil { // it starts once it is asked for
+				f.serves.Set()
+			}
 		}
 	case rendezvous.StepNodeDown:
 		f.troubled.Store(true)

@@ -98,7 +98,11 @@ func (f *Follower) atGateway(ctx context.Context) string {
 	if err != nil || g.Port == 0 || i < 0 || len(g.Backends[i].Models) == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("also at http://127.0.0.1:%d/v1 of every machine, as model %s", g.Port, g.Backends[i].Models[0])
+	also := "also "
+	if f.Spec.OnDemand() != nil {
+		also = ""
+	}
+	text := fmt.Sprintf(also+"at http://127.0.0.1:%d/v1 of every machine, as model %s", g.Port, g.Backends[i].Models[0])
 	switch behind := f.Spec.Service.Behind && len(f.Spec.Publish) == 0; {
 	case len(g.Keys) > 0:
 		text += ", with a key"

@@ -25,6 +25,7 @@ type keyCreateOptions struct {
 	models  []string
 	rate    float64
 	expires time.Duration // from now; 0: never
+	noWake  bool
 }
 
 func newKeyCreateCmd(a *app.App) *cobra.Command {
@@ -40,7 +41,8 @@ With the first key every machine listens on the management network as well, and 
 a key. It takes root.`,
 		Example: `  sudo sparkrun gateway key create webui
   sudo sparkrun gateway key create ada --model qwen3-32b --expires 30d > key
-  sudo sparkrun gateway key create batch --rate 5`,
+  sudo sparkrun gateway key create batch --rate 5
+  sudo sparkrun gateway key create monitor --no-wake`,
 		Args: app.Takes(1, "the key's NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.name = args[0]
@@ -51,6 +53,8 @@ a key. It takes root.`,
 	cmd.Flags().StringArrayVar(&opts.models, "model", nil, "a model, or alias, that it may ask for; repeat for more (default: all)")
 	cmd.Flags().Var(rate{&opts.rate}, "rate", "requests a second that each machine takes with it (default: any)")
 	cmd.Flags().Var(days{&opts.expires}, "expires", "how long it is good for, such as 30d or 12h (default: for ever)")
+	cmd.Flags().BoolVar(&opts.noWake, "no-wake", false,
+		"its requests start no service that is --on-demand, and keep none up: for health checks")
 	app.CompleteFlag(cmd, "model", complete(a, math.MaxInt, func(g wire.GatewayResponse, _ []string) []string {
 		return append(modelsOf(g), aliasesOf(g)...)
 	}))
@@ -115,7 +119,7 @@ func createKey(ctx context.Context, a *app.App, o keyCreateOptions) error {
 	}
 	secret := gateway.KeyPrefix + base64.RawURLEncoding.EncodeToString(random)
 	key := rendezvous.NamedGatewayKey{Name: o.name, GatewayKey: rendezvous.GatewayKey{
-		Hash: sha256.Sum256([]byte(secret)), Models: o.models, Rate: o.rate,
+		Hash: sha256.Sum256([]byte(secret)), Models: o.models, Rate: o.rate, NoWake: o.noWake,
 	}}
 	if o.expires > 0 {
 		until := time.Now().Add(o.expires).UTC().Truncate(time.Second)

@@ -23,10 +23,11 @@ func newKeyLsCmd(a *app.App) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the keys for models",
 		Long: `Lists the keys: for which models each is, how many requests a second every machine takes
-with it, until when, and who made it. The keys themselves are with their holders alone.
+with it, until when, whether it starts services that are --on-demand, and who made it.
+The keys themselves are with their holders alone.
 
---json prints an array of objects: name, models, rate, expires, created, by; what
-is not bounded is left out.`,
+--json prints an array of objects: name, models, rate, expires, no_wake, created, by;
+what is not bounded is left out.`,
 		Example: `  sparkrun gateway key ls
   sparkrun gateway key ls --json | jq -r '.[] | select(.expires == null).name'`,
 		Args: app.Takes(0, ""),
@@ -46,14 +47,18 @@ func listKeys(ctx context.Context, a *app.App, o keyLsOptions) error {
 	if o.json {
 		return a.Object(append([]wire.GatewayKey{}, g.Keys...))
 	}
-	rows := [][]string{{"NAME", "MODELS", "RATE", "EXPIRES", "MADE", "BY"}}
+	rows := [][]string{{"NAME", "MODELS", "RATE", "EXPIRES", "WAKES", "MADE", "BY"}}
 	for _, k := range g.Keys {
 		limit := "-"
 		if k.Rate > 0 {
 			limit = strconv.FormatFloat(k.Rate, 'g', -1, 64) + "/s"
 		}
+		wakes := "yes"
+		if k.NoWake {
+			wakes = "no"
+		}
 		rows = append(rows, []string{k.Name, cmp.Or(plain.Text(strings.Join(k.Models, ",")), "all"), limit,
-			expiry(k, time.Now()), k.Created.Local().Format(time.DateOnly), plain.Text(k.By)})
+			expiry(k, time.Now()), wakes, k.Created.Local().Format(time.DateOnly), plain.Text(k.By)})
 	}
 	return a.Table(rows)
 }

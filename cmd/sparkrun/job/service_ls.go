@@ -31,7 +31,8 @@ a name: of the same model).
 
   STATE      starting; ready: it answers; unhealthy: it does not, which ends nothing;
              wedged: it has requests, and for a minute no token has come; restarting;
-             waiting: for what is said below; failed. In parentheses machines of it that
+             waiting: for what is said below; asleep: its first request starts it
+             (launch --on-demand); failed. In parentheses machines of it that
              are away, or that management does not reach
   TOKENS/S   that it generates, by its own metrics
   MEMORY     that it held on its first machine when that reported last, of what --memory

@@ -17,8 +17,10 @@ import (
 // ServiceOptions are for a job that serves. Only exec has flags for what other workloads
 // know by themselves: --serve and its paths.
 type ServiceOptions struct {
-	policy launcher.Service // how the service is kept, by its flags
-	port   int              // --serve; 0: not given
+	policy   launcher.Service // how the service is kept, by its flags
+	onDemand bool
+	demand   launcher.OnDemand
+	port     int // --serve; 0: not given
 }
 
 // AddServiceFlags adds the flags that every service has to a workload that always serves.
@@ -34,8 +36,13 @@ func AddServiceFlags(cmd *cobra.Command, o *ServiceOptions) {
 			"health)")
 	fs.Var(app.Choice{V: (*string)(&v.OnWedge), Words: []string{"report", "restart"}}, "on-wedge",
 		"when requests run and no token comes for a minute: report it, or restart the service (default: report)")
+	fs.BoolVar(&o.onDemand, "on-demand", false,
+		"start the service when a request for it comes at the gateway, and end it when none has come for --idle")
+	fs.Var(app.Span{D: &o.demand.Idle}, "idle", "with --on-demand: `TIME` without a request, 1m at least (default: 20m)")
+	fs.Var(app.Span{D: &o.demand.MinUp}, "min-up",
+		"with --on-demand: `TIME` for which it is not ended once it is ready, also if another needs its place (default: 5m)")
 	app.CompleteWords(cmd, "probe", "on-wedge")
-	help.Group(fs, "Services", "restart", "autostart", "probe", "on-wedge")
+	help.Group(fs, "Services", "restart", "autostart", "probe", "on-wedge", "on-demand", "idle", "min-up")
 }
 
 // AddServeFlags adds the flags with which a workload that runs any command can serve.
@@ -61,11 +68,26 @@ func (o ServiceOptions) service(asked *pflag.FlagSet) (*launcher.Service, error)
 		return nil, nil
 	}
 	v := o.policy
+	for _, name := range []string{"idle", "min-up"} {
+		if asked.Changed(name) && !o.onDemand {
+			return nil, app.Usagef("--%s: this is for services that come and go: add --on-demand", name)
+		}
+	}
+	if asked.Changed("idle") && o.demand.Idle <= 0 {
+		return nil, app.Usagef("--idle %s: want 1m or more", asked.Lookup("idle").Value)
+	}
+	if asked.Changed("min-up") && o.demand.MinUp == 0 { // in a Spec 0 means the default
+		o.demand.MinUp = time.Nanosecond
+	}
+	if o.onDemand {
+		v.OnDemand = &o.demand
+	}
 	if asked.Lookup("serve") == nil { // it always serves
 		return &v, nil
 	}
 	if o.port == 0 {
-		for _, name := range []string{"restart", "autostart", "probe", "on-wedge", "health", "metrics", "model"} {
+		for _, name := range []string{"restart", "autostart", "probe", "on-wedge", "on-demand", "health", "metrics",
+			"model"} {
 			if asked.Changed(name) {
 				return nil, app.Usagef("--%s: this is for services: say where it answers, with --serve PORT", name)
 			}
