@@ -23,7 +23,7 @@ func (s JobStatus) Backend(now time.Time) Backend {
 		b.Host = hosts[0]
 	}
 	b.OnDemand = v.OnDemand != nil
-	if s.Moves {
+	if b.Moves = s.Moves; b.Moves {
 		b.Comes = s.Stop == nil
 		return b
 	}

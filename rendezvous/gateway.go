@@ -309,6 +309,8 @@ type Backend struct {
 	// Comes: it does not answer now, and will without anybody's doing: it starts, or is restarted.
 	Comes bool           `json:"comes,omitempty"`
 	Addr  netip.AddrPort `json:"addr,omitzero"`
+	// Moves: it is being ended, and its leader waits for what is under way.
+	Moves bool `json:"moves,omitempty"`
 	// OnDemand: it runs only while it is used. Asleep it neither is Ready nor Comes, but for who asks the leader for it.
 	OnDemand bool `json:"on_demand,omitempty"`
 	// Local: it listens on loopback, so that only Host reaches it.
@@ -320,6 +322,17 @@ type Backend struct {
 
 // Asleep tells whether it is on demand and starts only when it is asked for.
 func (b Backend) Asleep() bool { return b.OnDemand && b.State == string(StateAsleep) }
+
+// ServiceUse is what the leader has to know of a service's requests at a member.
+type ServiceUse struct {
+	Job launcher.JobID `json:"job"`
+	// Ago is when the last one came that keeps a service on demand up; 0: it is under way; nil: that is not told.
+	Ago *time.Duration `json:"ago,omitempty"`
+	// Wake: one waits for the service to start.
+	Wake bool `json:"wake,omitempty"`
+	// UnderWay is how many are with a service that Moves; nil: it does not.
+	UnderWay *int64 `json:"under_way,omitempty"`
+}
 
 // GatewayMap is all that a member's gateway goes by: the leader's word.
 type GatewayMap struct {
@@ -344,6 +357,6 @@ func sameBackend(a, b Backend) bool {
 	same := slices.Equal(a.Models, b.Models)
 	a.Models, b.Models = nil, nil
 	return same && a.Job == b.Job && a.Name == b.Name && a.Workload == b.Workload && a.State == b.State &&
-		a.Text == b.Text && a.Ready == b.Ready && a.Comes == b.Comes && a.OnDemand == b.OnDemand && a.Addr == b.Addr && a.Local == b.Local &&
+		a.Text == b.Text && a.Ready == b.Ready && a.Comes == b.Comes && a.Moves == b.Moves && a.OnDemand == b.OnDemand && a.Addr == b.Addr && a.Local == b.Local &&
 		a.Generation == b.Generation && a.Host == b.Host
 }

@@ -32,7 +32,7 @@ func TestServiceFlags(t *testing.T) {
 			&launcher.Service{Port: port, Restarts: 5, Per: 10 * time.Minute}, ""},
 		"no restart":     {"--serve 8000 --restart no", &launcher.Service{Port: port}, ""},
 		"on demand":      {"--serve 8000 --restart no --on-demand --idle 1h --min-up 0", &launcher.Service{Port: port, OnDemand: &launcher.OnDemand{Idle: time.Hour, MinUp: time.Nanosecond}}, ""},
-		"by default":     {"--serve 8000 --restart no --on-demand", &launcher.Service{Port: port, OnDemand: &launcher.OnDemand{}}, ""},
+		"by default":     {"--serve 8000 --restart no --on-demand", &launcher.Service{Port: port, OnDemand: &launcher.OnDemand{Idle: 20 * time.Minute, MinUp: 5 * time.Minute}}, ""},
 		"idle alone":     {"--serve 8000 --idle 1h", nil, "--idle: this is for services that come and go: add --on-demand"},
 		"never idle":     {"--serve 8000 --on-demand --idle 0", nil, "want 1m or more"},
 		"no service":     {"--autostart", nil, "--autostart: this is for services: say where it answers, with --serve PORT"},

@@ -14,7 +14,7 @@ import (
 var ErrNoMove = errors.New("it is not moved")
 
 // A service that is to go on elsewhere, or with another image, is ended in two steps: first the gateway sends it nothing
-// new, then, once its metrics say that no request is under way, its ranks get TERM.
+// new, then, once its metrics and the gateways say that no request is under way, its ranks get TERM.
 const (
 	moveWithin = 2 * time.Minute // at most
 	// moveLook is how old a report that no request is under way may be: rank 0's node looks each 5 s
@@ -26,6 +26,7 @@ const (
 type moving struct {
 	out   rendezvous.Outcome
 	began time.Time
+	busy  map[launcher.NodeID]bool // the members at whose gateways requests are under way
 }
 
 // DrainsChanged takes note of a node that an administrator has drained, or given back.
@@ -102,7 +103,7 @@ func (r *run) move(why string) {
 
 func (r *run) moveFor(out rendezvous.Outcome) {
 	r.viewMu.Lock()
-	r.moving = &moving{out: out, began: time.Now()}
+	r.moving = &moving{out: out, began: time.Now(), busy: map[launcher.NodeID]bool{}}
 	r.viewMu.Unlock()
 	r.waits("its requests end before it does: " + out.Cause)
 }
@@ -114,6 +115,7 @@ func (r *run) movedAt() time.Time {
 		return time.Time{}
 	case seen == nil || seen.Ready == nil: // it has not answered yet
 		return r.moving.began
+	case len(r.moving.busy) > 0:
 	case seen.Running == nil, *seen.Running == 0: // its metrics do not say, or it is idle
 		return r.moving.began.Add(moveLook)
 	}

@@ -31,20 +31,30 @@ const (
 	wokenFor = 10 * time.Minute
 )
 
-// Use tells that a request came for a service on demand some time ago; wake, that one waits for it to start. rendezvous.ErrAsleep:
-// there is no place for it, and none that could be made.
-func (l *Leader) Use(ctx context.Context, id launcher.JobID, ago time.Duration, wake bool) error {
-	at := time.Now().Add(-max(0, ago))
-	return l.ask(ctx, id, func(r *run) error {
+// Use tells of a service's requests at a member. rendezvous.ErrAsleep: there is no place for a service that one waits for,
+// and none that could be made.
+func (l *Leader) Use(ctx context.Context, from launcher.NodeID, u rendezvous.ServiceUse) error {
+	return l.ask(ctx, u.Job, func(r *run) error {
+		if n := u.UnderWay; n != nil && r.moving != nil {
+			if r.moving.busy[from] = *n > 0; *n == 0 {
+				delete(r.moving.busy, from)
+			}
+		}
 		if r.job.Spec.OnDemand() == nil {
 			return nil
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if at.After(r.used) {
-			r.used = at
+		if u.Ago != nil || u.Wake {
+			var ago time.Duration
+			if u.Ago != nil {
+				ago = max(0, *u.Ago)
+			}
+			if at := time.Now().Add(-ago); at.After(r.used) {
+				r.used = at
+			}
 		}
-		if !r.asleep || !wake || r.noMore {
+		if !r.asleep || !u.Wake || r.noMore {
 			return nil
 		}
 		if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {

@@ -21,6 +21,11 @@ func onDemand(id launcher.JobID, bytes int64) launcher.Spec {
 	return s
 }
 
+// asks is a request that has just come; wake: it waits for the service to start.
+func asks(id launcher.JobID, wake bool) rendezvous.ServiceUse {
+	return rendezvous.ServiceUse{Job: id, Ago: new(time.Duration), Wake: wake}
+}
+
 // A service on demand runs while it is used, holds nothing while it sleeps, and goes for another that was asked for once
 // its time is over: under a later leader, too, and after a power cut.
 func TestOnDemand(t *testing.T) {
@@ -36,7 +41,7 @@ func TestOnDemand(t *testing.T) {
 		}
 		use := func(id launcher.JobID, wake bool) {
 			t.Helper()
-			if err := r.leader.Use(t.Context(), id, 0, wake); err != nil {
+			if err := r.leader.Use(t.Context(), "id1", asks(id, wake)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -86,7 +91,7 @@ func TestOnDemand(t *testing.T) {
 
 		launch(sizedService("more", 50, 0))
 		time.Sleep(time.Minute)
-		err := r.leader.Use(t.Context(), "aaaa", 0, true)
+		err := r.leader.Use(t.Context(), "id1", asks("aaaa", true))
 		if want := "spark1 by job keep (30 GiB), job more (50 GiB)"; !errors.Is(err, rendezvous.ErrAsleep) ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("without room: %v, want %q", err, want)
@@ -128,13 +133,13 @@ func TestRoomIsMade(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, id := range []launcher.JobID{"dddd", "bbbb", "aaaa"} { // dddd was used longest ago, but elsewhere
-			if err := r.leader.Use(t.Context(), id, 0, true); err != nil {
+			if err := r.leader.Use(t.Context(), "id1", asks(id, true)); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
 		}
 		time.Sleep(5 * time.Minute)
-		if err := r.leader.Use(t.Context(), "cccc", 0, true); err != nil {
+		if err := r.leader.Use(t.Context(), "id1", asks("cccc", true)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -152,7 +157,7 @@ func TestRoomIsMade(t *testing.T) {
 			}
 		}
 		is("aaaa cccc dddd")
-		if err := r.leader.Use(t.Context(), "wide", 0, true); err != nil {
+		if err := r.leader.Use(t.Context(), "id1", asks("wide", true)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)

@@ -75,3 +75,35 @@ func TestServiceUpdate(t *testing.T) {
 		stopped(t, w, "aaaa")
 	})
 }
+
+// Where a server's metrics do not say what is under way, the gateways do.
+func TestGatewaysRequestsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		s := servingJob("aaaa", 1)
+		s.Stages[0].Argv, s.Stages[0].Container = nil, &launcher.Container{Image: "old", Argv: launcher.Lits("serve")}
+		r := launched(t, w, s)
+		time.Sleep(time.Minute)
+		record := func(_ context.Context, u rendezvous.JobUpdate) error { return w.commit(u.Entry()) }
+		update := rendezvous.JobUpdate{Job: "aaaa", Image: "new", By: "ada"}
+		if err := r.leader.Update(t.Context(), update, record); err != nil {
+			t.Fatal(err)
+		}
+		underWay := func(n int64) {
+			t.Helper()
+			if err := r.leader.Use(t.Context(), "id1", rendezvous.ServiceUse{Job: "aaaa", UnderWay: &n}); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Second)
+		underWay(3)
+		if g := generationAt(t, w, "aaaa", time.Minute); g != 1 {
+			t.Errorf("while requests are under way: generation %d", g)
+		}
+		underWay(0)
+		if g := generationAt(t, w, "aaaa", 10*time.Second); g != 2 {
+			t.Errorf("once they have ended: generation %d", g)
+		}
+		stopped(t, w, "aaaa")
+	})
+}

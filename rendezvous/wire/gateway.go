@@ -51,16 +51,10 @@ type VirtualIP struct {
 	Why  string `json:"why,omitempty"`
 }
 
-// UseServicesRequest tells the leader for which services on demand requests have come at a member.
+// UseServicesRequest tells the leader of requests at a member: for services on demand, and for those that it ends once
+// their requests have.
 type UseServicesRequest struct {
-	Uses []ServiceUse `json:"uses"`
-}
-
-// ServiceUse is the last request for a service.
-type ServiceUse struct {
-	Job  launcher.JobID `json:"job"`
-	Ago  time.Duration  `json:"ago"`            // 0: it is under way
-	Wake bool           `json:"wake,omitempty"` // it waits for the service to start
+	Uses []rendezvous.ServiceUse `json:"uses"`
 }
 
 // UseServicesResponse says why services that were to start do not.

@@ -131,7 +131,7 @@ var (
 	FollowGateway = stream[Empty, rendezvous.GatewayMap](Row{Name: "gateway-map", Who: members, To: leader,
 		Does: "where requests for models go, and again after every change"})
 	UseServices = unary[UseServicesRequest, UseServicesResponse](Row{Name: "services-used", Who: members, To: leader,
-		Does: "requests have come for services on demand; the reply says which of them cannot be started, and why"})
+		Does: "requests at a member that services wait for; the reply says which of them cannot be started, and why"})
 
 	NodeLogs = stream[NodeLogsRequest, LogChunk](Row{Name: "logs", Who: members,
 		Does: "the output of a job's ranks on the node"})

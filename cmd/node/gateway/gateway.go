@@ -140,7 +140,11 @@ func (g *Gateway) Close() {
 func (g *Gateway) follow(ctx context.Context) error {
 	for {
 		v, changed := g.cfg.Map.Watch()
-		g.index.Store(g.lasting.index(v))
+		x := g.lasting.index(v)
+		g.index.Store(x)
+		if len(x.moving()) > 0 {
+			g.uses.stir()
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -22,8 +22,8 @@ type LeaderConfig struct {
 	Port uint16
 	// Backends are the services, and what is closed when one has changed.
 	Backends func() ([]rendezvous.Backend, <-chan struct{})
-	// Use tells of a request for a service on demand: see lead.Leader.
-	Use func(ctx context.Context, id launcher.JobID, ago time.Duration, wake bool) error
+	// Use tells of requests at a member: see lead.Leader.
+	Use func(ctx context.Context, from launcher.NodeID, u rendezvous.ServiceUse) error
 	// Roster are the members, with their addresses.
 	Roster   func() (rendezvous.Roster, <-chan struct{})
 	Record   *rendezvous.Record
@@ -58,11 +58,11 @@ func (l *Leader) Calls() []wire.Call {
 		wire.FollowGateway.Serve(l.follow), wire.UseServices.Serve(l.used)}
 }
 
-// used passes on for what services on demand requests have come at a member.
-func (l *Leader) used(ctx context.Context, _ wire.Caller, r wire.UseServicesRequest) (wire.UseServicesResponse, error) {
+// used passes on what requests there are at a member.
+func (l *Leader) used(ctx context.Context, c wire.Caller, r wire.UseServicesRequest) (wire.UseServicesResponse, error) {
 	var res wire.UseServicesResponse
 	for _, u := range r.Uses {
-		err := l.Use(ctx, u.Job, u.Ago, u.Wake)
+		err := l.Use(ctx, c.Node, u)
 		switch {
 		case errors.Is(err, rendezvous.ErrAsleep):
 			if res.Asleep == nil {

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // Services on demand run while they are used, which only the gateways see. Each tells the leader: at once where a request
-// waits for one that sleeps, and of the others' use at most each tellEach, as long as there is some.
+// waits for one that sleeps, and of the others' use at most each tellEach, as long as there is some. Of a service that is
+// being ended it tells whether requests are under way.
 const (
 	tellEach   = 30 * time.Second
 	tellWithin = 5 * time.Second // for one call
@@ -28,6 +30,16 @@ type use struct {
 	underWay atomic.Int64 // of requests that keep it up
 	last     atomic.Int64 // one of those came or ended then, in Unix nanoseconds; 0: none has
 	told     atomic.Int64 // the leader knows of all until then
+	// moves: the service is being ended, and the leader wants to know of its requests; it was told of known.
+	moves atomic.Bool
+	known atomic.Int64
+}
+
+// moved notes that the service is being ended, or is not any more.
+func (of *use) moved(now bool) {
+	if of.moves.Swap(now) != now {
+		of.known.Store(0) // what a leader does not hear of is none
+	}
 }
 
 // uses tells the leader.
@@ -55,12 +67,19 @@ func (w *waking) is() bool {
 	}
 }
 
-// begins notes a request to a service on demand; the function it returns, its end.
+// begins notes a request to a service; the function it returns, its end.
 func (u *uses) begins(b *backend, k *key) (ends func()) {
-	if !b.OnDemand || !k.mayWake() {
-		return func() {}
-	}
 	of := &b.load.use
+	b.load.underWay.Add(1)
+	ended := func() {
+		b.load.underWay.Add(-1)
+		if of.moves.Load() {
+			u.stir()
+		}
+	}
+	if !b.OnDemand || !k.mayWake() {
+		return ended
+	}
 	note := func() {
 		now := time.Now().UnixNano()
 		of.last.Store(now)
@@ -73,6 +92,7 @@ func (u *uses) begins(b *backend, k *key) (ends func()) {
 	return func() {
 		of.underWay.Add(-1)
 		note()
+		ended()
 	}
 }
 
@@ -117,6 +137,10 @@ func (g *Gateway) tellUse(ctx context.Context) error {
 func (u *uses) tell(ctx context.Context, x *index, now time.Time) time.Duration {
 	var req wire.UseServicesRequest
 	var told []*use
+	moving := x.moving()
+	for _, m := range moving {
+		req.Uses = append(req.Uses, rendezvous.ServiceUse{Job: m.job, UnderWay: &m.n})
+	}
 	for _, all := range x.models {
 		for _, b := range all {
 			of, busy := &b.load.use, b.load.use.underWay.Load() > 0
@@ -128,13 +152,13 @@ func (u *uses) tell(ctx context.Context, x *index, now time.Time) time.Duration 
 			if !busy {
 				ago = max(0, now.Sub(time.Unix(0, last)))
 			}
-			req.Uses = append(req.Uses, wire.ServiceUse{Job: b.Job, Ago: ago})
+			req.Uses = append(req.Uses, rendezvous.ServiceUse{Job: b.Job, Ago: &ago})
 			told = append(told, of)
 		}
 	}
 	wanted := u.wanted()
 	for job := range wanted {
-		req.Uses = append(req.Uses, wire.ServiceUse{Job: job, Wake: true})
+		req.Uses = append(req.Uses, rendezvous.ServiceUse{Job: job, Wake: true})
 	}
 	if len(req.Uses) == 0 {
 		return 0
@@ -152,7 +176,29 @@ func (u *uses) tell(ctx context.Context, x *index, now time.Time) time.Duration 
 	for _, of := range told {
 		of.told.Store(now.UnixNano())
 	}
+	for of, m := range moving {
+		of.known.Store(m.n)
+	}
 	return tellEach
+}
+
+// underWay are the requests with a service that is being ended.
+type underWay struct {
+	job launcher.JobID
+	n   int64
+}
+
+// moving are the services that are being ended and of whose requests the leader has another number.
+func (x *index) moving() map[*use]underWay {
+	out := map[*use]underWay{}
+	for _, all := range x.models {
+		for _, b := range all {
+			if n := b.load.underWay.Load(); b.Moves && n != b.load.use.known.Load() {
+				out[&b.load.use] = underWay{b.Job, n}
+			}
+		}
+	}
+	return out
 }
 
 // wanted are the questions that the leader has not been asked yet; what was answered long ago is forgotten.

@@ -52,7 +52,7 @@ func TestWake(t *testing.T) {
 
 		one, two := ask("a", "ada"), ask("a", "ada")
 		time.Sleep(time.Second)
-		want := wire.UseServicesRequest{Uses: []wire.ServiceUse{{Job: "j", Wake: true}}}
+		want := wire.UseServicesRequest{Uses: []rendezvous.ServiceUse{{Job: "j", Wake: true}}}
 		if d := cmp.Diff(want, w.uses.Load()); d != "" {
 			t.Errorf("the leader was told: %s", d)
 		}
@@ -70,6 +70,10 @@ func TestWake(t *testing.T) {
 			}
 		}
 	})
+}
+
+func used(job launcher.JobID, ago time.Duration) rendezvous.ServiceUse {
+	return rendezvous.ServiceUse{Job: job, Ago: &ago}
 }
 
 // The leader hears of use, each half minute as long as there is some, and never of a key's that keeps nothing up.
@@ -90,7 +94,7 @@ func TestUseIsTold(t *testing.T) {
 			}
 			return answers(200, "application/json", `{}`)
 		})
-		told := func(when string, after time.Duration, want ...wire.ServiceUse) {
+		told := func(when string, after time.Duration, want ...rendezvous.ServiceUse) {
 			t.Helper()
 			time.Sleep(after)
 			if d := cmp.Diff(want, w.uses.Load().Uses); d != "" {
@@ -103,13 +107,44 @@ func TestUseIsTold(t *testing.T) {
 		<-done
 		told("after a health check", time.Second)
 		_, done = w.begin(t.Context(), chatPath, `{"model":"a"}`, "x-api-key: ada", "X-Long: 1")
-		told("at first", time.Second, wire.ServiceUse{Job: "j"})
+		told("at first", time.Second, used("j", 0))
 		for range 3 {
-			told("while it is under way", tellEach, wire.ServiceUse{Job: "j"})
+			told("while it is under way", tellEach, used("j", 0))
 		}
 		close(end)
 		<-done
-		told("once it is not", tellEach, wire.ServiceUse{Job: "j", Ago: tellEach - time.Second})
+		told("once it is not", tellEach, used("j", tellEach-time.Second))
 		told("long after it", time.Hour)
+	})
+}
+
+// The leader hears of what is under way at a service that it is about to end, and when the last of that has ended.
+func TestMovingIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := viewOf(coming("j", "a"))
+		ready(&v)
+		w := newGateway(t, v)
+		end := make(chan struct{})
+		w.g.transport = fake(func(*http.Request) (*http.Response, error) {
+			<-end
+			return answers(200, "application/json", `{}`)
+		})
+		_, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
+		told := func(when string, want ...rendezvous.ServiceUse) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			if d := cmp.Diff(want, w.uses.Load().Uses); d != "" {
+				t.Errorf("%s the leader was told: %s", when, d)
+			}
+			w.uses.Store(wire.UseServicesRequest{})
+		}
+		told("before")
+		w.becomes(func(v *View) { v.Backends[0].Ready, v.Backends[0].Comes, v.Backends[0].Moves = false, true, true })
+		n := int64(1)
+		told("once it is to end", rendezvous.ServiceUse{Job: "j", UnderWay: &n})
+		close(end)
+		<-done
+		n = 0
+		told("after the last one", rendezvous.ServiceUse{Job: "j", UnderWay: &n})
 	})
 }

@@ -117,8 +117,6 @@ func (rq *request) rename() {
 
 // forward has a service answer. An unreachedError: it has not seen the request. Any other: it may have.
 func (g *Gateway) forward(rq *request, b *backend) error {
-	b.load.underWay.Add(1)
-	defer b.load.underWay.Add(-1)
 	defer g.uses.begins(b, rq.key)()
 	rq.to = b
 	rq.r.ContentLength = rq.length
