@@ -84,16 +84,29 @@ func (f *Follower) Run(ctx context.Context) error {
 
 // ask passes the leader's maps on, until there are no more.
 func (c FollowerConfig) ask(ctx context.Context, take func(rendezvous.GatewayMap) error) error {
+	return c.atLeader(ctx, func(ctx context.Context, to *wire.Client) error {
+		return wire.FollowGateway.Call(ctx, to, wire.Empty{}, take)
+	})
+}
+
+// Sign has the leader sign this member's certificate.
+func (f *Follower) Sign(ctx context.Context, r wire.SignGatewayRequest) (res wire.SignGatewayResponse, err error) {
+	err = f.cfg.atLeader(ctx, func(ctx context.Context, to *wire.Client) error {
+		res, err = wire.SignGateway.Call(ctx, to, r)
+		return err
+	})
+	return res, err
+}
+
+func (c FollowerConfig) atLeader(ctx context.Context, ask func(context.Context, *wire.Client) error) error {
 	if leads, _ := c.Here.Leads(); leads {
-		return wire.FollowGateway.Call(ctx, c.Here.As(wire.Caller{Node: c.Self, Host: c.Host}), wire.Empty{}, take)
+		return ask(ctx, c.Here.As(wire.Caller{Node: c.Self, Host: c.Host}))
 	}
 	leader, err := c.Leader()
 	if err != nil {
 		return err
 	}
-	return leader.Ask(ctx, wire.Caller{}, func(ctx context.Context, to *wire.Client) error {
-		return wire.FollowGateway.Call(ctx, to, wire.Empty{}, take)
-	})
+	return leader.Ask(ctx, wire.Caller{}, ask)
 }
 
 // heard keeps a map. Of a service that listens on another member's loopback it knows only that it is there, and one that
