@@ -30,6 +30,8 @@ const (
 	signWithin = 10 * time.Second
 	// clockEach is how often the clock is looked at: it may be set, or the machine sleep, while a timer runs.
 	clockEach = time.Hour
+	// renewEach is the pause between attempts to renew one that is good for ten days yet.
+	renewEach = 10 * time.Minute
 )
 
 // keepLeaf has the leader sign a certificate for this member's gateway while there is a CA, anew when two thirds of its
@@ -66,8 +68,11 @@ func (g *Gateway) keepLeaf(ctx context.Context) error {
 				g.leaf.Store(leaf{cert: next})
 				continue
 			}
-			g.failedLeaf(now, ca.Cert, err)
-			wait, pause = pause, min(2*pause, longestPause)
+			if kept := g.failedLeaf(now, ca.Cert, err); kept && want == has {
+				wait = renewEach
+			} else {
+				wait, pause = pause, min(2*pause, longestPause)
+			}
 		}
 		var again <-chan time.Time
 		if wait > 0 {
@@ -83,8 +88,8 @@ func (g *Gateway) keepLeaf(ctx context.Context) error {
 	}
 }
 
-// failedLeaf keeps what clients take yet, and says once why there is no other.
-func (g *Gateway) failedLeaf(now leaf, ca []byte, err error) {
+// failedLeaf keeps what clients take yet, if they do, and says once why there is no other.
+func (g *Gateway) failedLeaf(now leaf, ca []byte, err error) (kept bool) {
 	next := leaf{err: err}
 	if root, bad := x509.ParseCertificate(ca); bad == nil && now.cert != nil &&
 		trust.CheckGateway(now.cert.Leaf, root, time.Now()) == nil {
@@ -94,6 +99,7 @@ func (g *Gateway) failedLeaf(now leaf, ca []byte, err error) {
 		g.cfg.Logger.Warn("gateway gets no certificate", "error", err)
 	}
 	g.leaf.Store(next)
+	return next.cert != nil
 }
 
 // askLeaf makes a key, and has the leader sign for it.

@@ -25,6 +25,9 @@ const (
 	grace = time.Second
 )
 
+// loopback is always listened on, without TLS.
+var loopback = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+
 // Listening is where the gateway listens.
 type Listening struct {
 	Addrs []netip.AddrPort
@@ -47,7 +50,7 @@ func (g *Gateway) wanted() (addrs []netip.AddrPort, changed, moved <-chan struct
 	if g.cfg.Port == 0 {
 		return nil, changed, nil
 	}
-	at := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	at := slices.Clone(loopback)
 	if g.cfg.Management != nil {
 		var addr netip.Addr
 		addr, moved = g.cfg.Management()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -72,7 +73,7 @@ func (g *Gateway) shown() func() (*tls.Certificate, error) {
 // tlsAt is how an address speaks: by TLS where there is a certificate, but not on loopback.
 func (g *Gateway) tlsAt(at netip.Addr) *tls.Config {
 	get := g.shown()
-	if get == nil || at.IsLoopback() {
+	if get == nil || slices.Contains(loopback, at) {
 		return nil
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
