@@ -83,11 +83,31 @@ Keys      none, so it is on loopback alone: ` + "`sudo sparkrun gateway key crea
 	want = `Address   http://127.0.0.1:7942/v1 on each machine
           http://10.0.0.1:7942/v1 (spark1)
           http://10.0.0.2:7942/v1 (spark2)
+TLS       none: ` + "`sudo sparkrun gateway ca create`, or certificates of yours (`sparkrun help serving`)" + `
 Keys      1: a request needs one
 ` + models
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
+	f.now.CA = &wire.GatewayCA{Cert: "PEM\n", Until: time.Date(2036, 3, 1, 12, 0, 0, 0, time.Local),
+		Names: []string{"models.example.com"}, Missing: []string{"spark3"}}
+	f.now.Member = wire.GatewayMember{Host: "spark1", TLS: true}
+	_, got, errs = cli(t, apptest.Agent(f), "gateway", "ls")
+	for _, want := range []string{"http://127.0.0.1:7942/v1 on each machine\n", " https://10.0.0.2:7942/v1 (spark2)\n",
+		"TLS       by a CA of its own, until 2036-03-01: `sparkrun gateway ca show`; also for models.example.com\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("with a CA: %q lacks %q", got, want)
+		}
+	}
+	if !strings.Contains(errs, "does not know the name or address of spark3: `sudo sparkrun gateway ca create`") {
+		t.Errorf("a machine that the CA does not know: %q", errs)
+	}
+	f.now.Member.Files = true
+	if _, got, _ = cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(got,
+		"TLS       by the certificate of spark1's agent (--gateway-cert)\n") {
+		t.Errorf("with files: %q", got)
+	}
+	f.now.CA, f.now.Member = nil, wire.GatewayMember{}
 	f.now.Keys, f.now.Open = nil, true
 	if _, got, _ = cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(got, "everybody who reaches it may use it") {
 		t.Error(got)
@@ -99,7 +119,8 @@ Keys      1: a request needs one
 	}
 	f.now = wire.GatewayResponse{}
 	_, got, _ = cli(t, apptest.Agent(f), "gateway", "ls", "--json")
-	if d := cmp.Diff(`{"port":0,"open":false,"keys":0,"addresses":[],"aliases":{},"backends":[],"virtual_ip":null,"problem":null}`,
+	if d := cmp.Diff(`{"port":0,"open":false,"keys":0,"addresses":[],"aliases":{},"backends":[],"virtual_ip":null,"problem":null,`+
+		`"tls":false,"ca":null}`,
 		strings.Join(strings.Fields(got), "")); d != "" {
 		t.Error(d)
 	}
@@ -182,6 +203,19 @@ func TestGatewayChanges(t *testing.T) {
 		"alias of nothing": {line: "alias set gpt-4o x", gateway: fakeGateway{now: someGateway()},
 			change: rendezvous.GatewayChange{Alias: &rendezvous.GatewayAlias{Name: "gpt-4o", Model: "x"}},
 			out:    "gpt-4o is x\n", errs: "sparkrun: warning: no service serves x now\n"},
+		"ca": {line: "ca create --name models.example.com,10.0.0.7 --name b", gateway: fakeGateway{now: keyed},
+			change: rendezvous.GatewayChange{CA: &rendezvous.GatewayCA{
+				Names: []string{"models.example.com", "10.0.0.7", "b"}}},
+			out:  "the gateway speaks TLS within seconds, but on loopback\n",
+			errs: "sparkrun: clients have to trust it: `sparkrun gateway ca show` prints its certificate\n"},
+		"ca without a key": {line: "ca create", gateway: fakeGateway{now: none},
+			change: rendezvous.GatewayChange{CA: &rendezvous.GatewayCA{}},
+			out:    "the gateway speaks TLS within seconds, but on loopback\n",
+			errs: "sparkrun: clients have to trust it: `sparkrun gateway ca show` prints its certificate\n" +
+				"sparkrun: there is no key: it listens on 127.0.0.1:7942 of every machine alone\n"},
+		"no ca": {line: "ca rm", gateway: fakeGateway{now: keyed}, change: rendezvous.GatewayChange{DropCA: true},
+			out:  "the gateway has no CA\n",
+			errs: "sparkrun: warning: keys and requests cross the network in the clear\n"},
 		"no alias": {line: "alias rm gpt-4o", change: rendezvous.GatewayChange{
 			Alias: &rendezvous.GatewayAlias{Name: "gpt-4o"}}, out: "gpt-4o is no alias any more\n"},
 	}
@@ -262,5 +296,18 @@ func TestLaunchTellsTheGateway(t *testing.T) {
 		strings.Fields("launch exec --serve 8000 --model qwen -- x")...)
 	if want := "sparkrun: also at http://127.0.0.1:7942/v1 of every machine, as model qwen, with a key\n"; !strings.Contains(errs, want) {
 		t.Errorf("%q lacks %q", errs, want)
+	}
+}
+
+// The certificate alone is on standard output: it goes into a file.
+func TestGatewayCAShow(t *testing.T) {
+	f := &fakeGateway{}
+	if code, out, errs := cli(t, apptest.Agent(f), "gateway", "ca", "show"); code != 1 || out != "" ||
+		!strings.Contains(errs, "`sudo sparkrun gateway ca create` makes one") {
+		t.Errorf("without a CA: code %d, stdout %q, stderr %q", code, out, errs)
+	}
+	f.now.CA = &wire.GatewayCA{Cert: "-----BEGIN CERTIFICATE-----\n"}
+	if code, out, errs := cli(t, apptest.Agent(f), "gateway", "ca", "show"); code != 0 || out != f.now.CA.Cert || errs != "" {
+		t.Errorf("code %d, stdout %q, stderr %q", code, out, errs)
 	}
 }
