@@ -57,6 +57,11 @@ func someGateway() wire.GatewayResponse {
 
 func TestGatewayLs(t *testing.T) {
 	f := &fakeGateway{now: someGateway()}
+	f.now.Backends[0].State = string(rendezvous.StatePlanned)
+	if _, got, _ := cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(got, "qwen    unknown    llm") {
+		t.Errorf("a service that has not been heard of is not called as by service ls: %s", got)
+	}
+	f.now = someGateway()
 	_, got, errs := cli(t, apptest.Agent(f), "gateway", "ls")
 	const models = `
 MODEL   STATE      SERVICE   HOST     ALIASES
@@ -192,6 +197,11 @@ func TestGatewayChanges(t *testing.T) {
 		"revoke the last": {line: "key rm ada", gateway: fakeGateway{now: none},
 			change: rendezvous.GatewayChange{Revoke: "ada"}, out: "key ada is revoked\n",
 			errs: "sparkrun: there is no key: it listens on 127.0.0.1:7942 of every machine alone\n"},
+		"revoke several": {line: "key revoke ada webui", gateway: fakeGateway{now: keyed},
+			change: rendezvous.GatewayChange{Revoke: "webui"}, out: "key ada is revoked\nkey webui is revoked\n"},
+		"revoke several that there are not": {line: "key revoke ada bob", gateway: fakeGateway{err: rendezvous.ErrNoKey},
+			change: rendezvous.GatewayChange{Revoke: "bob"}, code: 1,
+			errs: "sparkrun: no such key\nsparkrun: no such key\n"},
 		"revoke none": {line: "key revoke ada", gateway: fakeGateway{err: rendezvous.ErrNoKey},
 			change: rendezvous.GatewayChange{Revoke: "ada"}, code: 1, errs: "sparkrun: no such key\n"},
 		"revoke, asked again": {line: "key revoke ada",
@@ -237,6 +247,8 @@ func TestGatewayChanges(t *testing.T) {
 		"key create a --expires 9999d": "want 1d to 3650d",
 		"alias set gpt-4o":             "ALIAS or MODEL is missing",
 		"opne":                         "did you mean open?",
+		"key revoke":                   "the key's NAME is missing",
+		"ca ls":                        "did you mean show?",
 	} {
 		f := &fakeGateway{}
 		code, _, errs := cli(t, apptest.Agent(f), append([]string{"gateway"}, strings.Fields(line)...)...)
@@ -271,7 +283,7 @@ func TestGatewayCompletion(t *testing.T) {
 	b := apptest.Agent(&fakeGateway{now: g})
 	for line, want := range map[string][]string{
 		"gateway key revoke ":           {"ada", "webui"},
-		"gateway key rm ada ":           {},
+		"gateway key rm ada ":           {"webui"},
 		"gateway alias rm ":             {"fast", "gpt-4o", "off"},
 		"gateway alias set fast ":       {"bbbb", "qwen"},
 		"gateway key create x --model ": {"bbbb", "qwen", "fast", "gpt-4o", "off"},
@@ -309,5 +321,30 @@ func TestGatewayCAShow(t *testing.T) {
 	f.now.CA = &wire.GatewayCA{Cert: "-----BEGIN CERTIFICATE-----\n"}
 	if code, out, errs := cli(t, apptest.Agent(f), "gateway", "ca", "show"); code != 0 || out != f.now.CA.Cert || errs != "" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, out, errs)
+	}
+}
+
+// What a group's commands change, its ls shows.
+func TestGatewayGroupsLs(t *testing.T) {
+	some := someGateway()
+	some.VirtualIP = &wire.VirtualIP{Addr: netip.MustParsePrefix("10.0.0.100/24"), Why: "x answers"}
+	for name, tt := range map[string]struct {
+		now  wire.GatewayResponse
+		want map[string]string // by command line, without spaces
+	}{
+		"some": {some, map[string]string{"alias ls": "ALIASMODELfastqwengpt-4oqwenoffgone",
+			"alias ls --json":      `{"fast":"qwen","gpt-4o":"qwen","off":"gone"}`,
+			"virtual-ip ls":        "ADDRESSHOST10.0.0.100/24none:xanswers",
+			"virtual-ip ls --json": `{"addr":"10.0.0.100/24","why":"xanswers"}`}},
+		"none": {wire.GatewayResponse{}, map[string]string{"alias ls": "ALIASMODEL", "alias ls --json": "{}",
+			"virtual-ip ls": "ADDRESSHOST", "virtual-ip ls --json": "null"}},
+	} {
+		for line, want := range tt.want {
+			_, got, errs := cli(t, apptest.Agent(&fakeGateway{now: tt.now}),
+				append([]string{"gateway"}, strings.Fields(line)...)...)
+			if strings.Join(strings.Fields(got), "") != want || errs != "" {
+				t.Errorf("%s: %s: %q, %q", name, line, got, errs)
+			}
+		}
 	}
 }

@@ -73,7 +73,7 @@ func createCA(ctx context.Context, a *app.App, o caCreateOptions) error {
 
 func newCAShowCmd(a *app.App) *cobra.Command {
 	return &cobra.Command{
-		Use:   "show",
+		Use: "show", SuggestFor: []string{"ls", "list"},
 		Short: "Print the CA's certificate, for clients",
 		Long: `Prints the certificate of the gateway's CA in PEM form. It is no secret: it lets nobody
 in. Programs take it as a file: curl by --cacert, those of Go, OpenSSL and Python's httpx

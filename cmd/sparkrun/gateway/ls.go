@@ -179,7 +179,7 @@ func modelRows(l listed) [][]string {
 	for _, b := range l.Backends {
 		for _, m := range b.Models {
 			served[m] = true
-			rows = append(rows, []string{plain.Text(m), b.State, serviceOf(b), cmp.Or(b.Host, "-"), of(m)})
+			rows = append(rows, []string{plain.Text(m), rendezvous.State(b.State).Text(), serviceOf(b), cmp.Or(b.Host, "-"), of(m)})
 		}
 	}
 	for model := range aliases {

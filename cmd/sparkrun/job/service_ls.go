@@ -115,7 +115,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		if l.Autostart {
 			autostart = "yes"
 		}
-		state := stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now) + whereText(res.Line(j), now)
+		state := rendezvous.State(l.State).Text() + againText(j.AgainAt, now) + whereText(res.Line(j), now)
 		if j.Outcome != nil {
 			state += " " + app.Age(now.Sub(j.Outcome.At)) + " ago"
 		}
