@@ -118,6 +118,14 @@ func (c GatewayCount) Add(o GatewayCount) GatewayCount {
 	return c
 }
 
+// GatewayCountsRequest asks for every member's.
+type GatewayCountsRequest struct {
+	// Within is how long each member has to answer; 0, or more than 3 s: 3 s.
+	Within time.Duration `json:"within,omitempty"`
+}
+
+func (r GatewayCountsRequest) within() time.Duration { return r.Within }
+
 // GatewayCountsResponse are every member's counts, by host.
 type GatewayCountsResponse struct {
 	Nodes []NodeGatewayCounts `json:"nodes"`

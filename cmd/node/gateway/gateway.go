@@ -110,7 +110,7 @@ func (g *Gateway) Calls() []wire.Call {
 	return append(wire.GatewayCounts.Serve(g.counted), wire.ShowGateway.Around(g.show))
 }
 
-func (g *Gateway) counted(context.Context, wire.Caller, wire.Empty) (wire.NodeGatewayCounts, error) {
+func (g *Gateway) counted(context.Context, wire.Caller, wire.GatewayCountsRequest) (wire.NodeGatewayCounts, error) {
 	return wire.NodeGatewayCounts{Host: g.cfg.Host, Counts: g.Counts()}, nil
 }
 
