@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -26,6 +27,9 @@ type Gateway struct {
 	// VirtualIP is a further address of the management network, which the leader's machine holds; the zero Prefix: there
 	// is none.
 	VirtualIP netip.Prefix `json:"virtual_ip,omitzero"`
+	// CA signs what members show where they speak TLS; nil: none does, and those without a certificate of an
+	// administrator's speak plain HTTP.
+	CA *GatewayCA `json:"ca,omitempty"`
 }
 
 // GatewayKey lets its holder use the gateway. The key itself is with its holder alone.
@@ -68,6 +72,10 @@ type GatewayChange struct {
 	Alias *GatewayAlias `json:"alias,omitempty"`
 	// VirtualIP is a new one; the zero Prefix takes it away.
 	VirtualIP *netip.Prefix `json:"virtual_ip,omitempty"`
+	// CA is a new one, or the one that there is with further names. Who asks for it gives names; the leader adds the
+	// rest. DropCA removes it.
+	CA     *GatewayCA `json:"ca,omitempty"`
+	DropCA bool       `json:"drop_ca,omitempty"`
 }
 
 // NamedGatewayKey is a key with its name.
@@ -122,6 +130,10 @@ func (c GatewayChange) String() string {
 		return "virtual-ip rm"
 	case c.VirtualIP != nil:
 		return "virtual-ip set " + c.VirtualIP.String()
+	case c.CA != nil:
+		return strings.TrimSpace("ca create " + strings.Join(c.CA.Names, ","))
+	case c.DropCA:
+		return "ca rm"
 	}
 	return ""
 }
@@ -140,6 +152,10 @@ func (c GatewayChange) Done(g Gateway) bool {
 		return g.Aliases[c.Alias.Name] == c.Alias.Model
 	case c.VirtualIP != nil:
 		return g.VirtualIP == *c.VirtualIP
+	case c.CA != nil:
+		return g.CA.Equal(c.CA)
+	case c.DropCA:
+		return g.CA == nil
 	}
 	return false
 }
@@ -147,7 +163,8 @@ func (c GatewayChange) Done(g Gateway) bool {
 // Validate refuses what no member could follow.
 func (c GatewayChange) Validate() error {
 	set := 0
-	for _, is := range []bool{c.Open != nil, c.Key != nil, c.Revoke != "", c.Alias != nil, c.VirtualIP != nil} {
+	for _, is := range []bool{c.Open != nil, c.Key != nil, c.Revoke != "", c.Alias != nil, c.VirtualIP != nil,
+		c.CA != nil, c.DropCA} {
 		if is {
 			set++
 		}
@@ -161,6 +178,8 @@ func (c GatewayChange) Validate() error {
 		return c.Alias.validate()
 	case c.VirtualIP != nil:
 		return validVirtualIP(*c.VirtualIP)
+	case c.CA != nil:
+		return c.CA.validate()
 	}
 	return nil
 }
@@ -266,6 +285,12 @@ func (s *state) changeGateway(c GatewayChange) error {
 		g.Aliases[c.Alias.Name] = c.Alias.Model
 	case c.VirtualIP != nil:
 		g.VirtualIP = *c.VirtualIP
+	case c.CA != nil:
+		g.CA = c.CA
+	case c.DropCA && g.CA == nil:
+		return ErrNoGatewayCA
+	case c.DropCA:
+		g.CA = nil
 	}
 	s.Gateway = g
 	return nil
@@ -343,7 +368,7 @@ type GatewayMap struct {
 // Equal tells whether nothing has changed.
 func (m GatewayMap) Equal(other GatewayMap) bool {
 	return m.Gateway.Open == other.Gateway.Open && m.Gateway.VirtualIP == other.Gateway.VirtualIP &&
-		maps.EqualFunc(m.Gateway.Keys, other.Gateway.Keys, sameKey) &&
+		maps.EqualFunc(m.Gateway.Keys, other.Gateway.Keys, sameKey) && m.Gateway.CA.Equal(other.Gateway.CA) &&
 		maps.Equal(m.Gateway.Aliases, other.Gateway.Aliases) && slices.EqualFunc(m.Backends, other.Backends, sameBackend)
 }
 

@@ -10,15 +10,16 @@ import (
 // Two parts of a cluster that were led apart may both have changed the gateway's settings. This side's stand: whether it
 // is open, and what a name means that both sides have. Keys and aliases that only the other side has are added. A key
 // that either side has revoked is gone from both, and a new one of its name is another key. An alias that this side has
-// removed meanwhile comes back, as it gives nobody a right.
+// removed meanwhile comes back, as it gives nobody a right; so does the CA, without which nobody's words are encrypted.
 
 // keysAPart keeps a part within an entry, though each key has names of 100 models.
 const keysAPart = 5
 
 // gatewayParts are the settings for the side with the later epoch.
 func (s *state) gatewayParts(from launcher.Epoch, node launcher.NodeID) (parts []Reunited) {
-	if len(s.Revoked) > 0 || len(s.Gateway.Aliases) > 0 {
-		parts = append(parts, Reunited{From: from, Node: node, Revoked: s.Revoked, Aliases: s.Gateway.Aliases})
+	if len(s.Revoked) > 0 || len(s.Gateway.Aliases) > 0 || s.Gateway.CA != nil {
+		parts = append(parts, Reunited{From: from, Node: node, Revoked: s.Revoked, Aliases: s.Gateway.Aliases,
+			CA: s.Gateway.CA})
 	}
 	for names := range slices.Chunk(slices.Sorted(maps.Keys(s.Gateway.Keys)), keysAPart) {
 		part := Reunited{From: from, Node: node}
@@ -31,7 +32,7 @@ func (s *state) gatewayParts(from launcher.Epoch, node launcher.NodeID) (parts [
 }
 
 func (u *Reunited) hasGateway() bool {
-	return u != nil && (len(u.Keys) > 0 || len(u.Aliases) > 0 || len(u.Revoked) > 0)
+	return u != nil && (len(u.Keys) > 0 || len(u.Aliases) > 0 || len(u.Revoked) > 0 || u.CA != nil)
 }
 
 func (s *state) reuniteGateway(u Reunited) {
@@ -57,6 +58,9 @@ func (s *state) reuniteGateway(u Reunited) {
 		if _, taken := g.Aliases[name]; !taken && len(g.Aliases) < MaxGatewayAliases {
 			g.Aliases[name] = model
 		}
+	}
+	if g.CA == nil {
+		g.CA = u.CA
 	}
 	s.Gateway = g
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,11 @@ func aliasOf(name, model string) GatewayChange {
 	return GatewayChange{Alias: &GatewayAlias{Name: name, Model: model}}
 }
 
+// caOf is a CA whose certificate is a word.
+func caOf(word string) GatewayChange {
+	return GatewayChange{CA: &GatewayCA{Names: []string{"models.example.com"}, Cert: []byte(word), Key: []byte("sealed")}}
+}
+
 func entries(changes ...GatewayChange) (out []Entry) {
 	for _, c := range changes {
 		out = append(out, c.Entry())
@@ -36,7 +42,7 @@ func entries(changes ...GatewayChange) (out []Entry) {
 	return out
 }
 
-// settingsText are the settings in a line: open, keys, aliases.
+// settingsText are the settings in a line: open, keys, aliases, CA.
 func settingsText(g Gateway) string {
 	text := fmt.Sprint(g.Open)
 	for _, name := range []string{"ada", "bob", "webui"} {
@@ -51,6 +57,9 @@ func settingsText(g Gateway) string {
 		if m := g.Aliases[name]; m != "" {
 			text += " " + name + "=" + m
 		}
+	}
+	if g.CA != nil {
+		text += " ca " + string(g.CA.Cert)
 	}
 	return text
 }
@@ -75,6 +84,10 @@ func TestGatewayChanges(t *testing.T) {
 		"aliases": {changes: []GatewayChange{aliasOf("fast", "a"), aliasOf("gpt-4o", "a"), aliasOf("fast", "b")},
 			want: "false fast=b gpt-4o=a"},
 		"alias removed":       {changes: []GatewayChange{aliasOf("fast", "a"), aliasOf("fast", "")}, want: "false"},
+		"a CA":                {changes: []GatewayChange{caOf("one")}, want: "false ca one"},
+		"another CA":          {changes: []GatewayChange{caOf("one"), caOf("two")}, want: "false ca two"},
+		"CA removed":          {changes: []GatewayChange{caOf("one"), {DropCA: true}}, want: "false"},
+		"CA removed twice":    {changes: []GatewayChange{{DropCA: true}}, want: "false", err: ErrNoGatewayCA},
 		"alias removed twice": {changes: []GatewayChange{aliasOf("fast", "")}, want: "false", err: ErrNoAlias},
 	}
 	for name, tt := range tests {
@@ -155,12 +168,16 @@ func TestGatewayRefuses(t *testing.T) {
 		"a long alias":      aliasOf(long, "m"),
 		"a long model":      aliasOf("a", long),
 		"itself":            aliasOf("a", "a"),
+		"a CA's name":       {CA: &GatewayCA{Names: []string{"*.example.com"}}},
+		"too many names":    {CA: &GatewayCA{Names: slices.Repeat([]string{"a"}, MaxGatewayNames+1)}},
+		"a CA and its end":  {CA: &GatewayCA{}, DropCA: true},
 	} {
 		if err := c.Validate(); !errors.Is(err, launcher.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, c := range []GatewayChange{{Open: &yes}, {Revoke: "a"}, keyOf("webui"), aliasOf("gpt-4o", "qwen/qwen3 32b"),
+	for _, c := range []GatewayChange{{DropCA: true}, {CA: &GatewayCA{}}, {CA: &GatewayCA{Names: []string{"a.b_c-d.e",
+		"spark1", "10.0.0.1", "fd00::1"}}}, {Open: &yes}, {Revoke: "a"}, keyOf("webui"), aliasOf("gpt-4o", "qwen/qwen3 32b"),
 		aliasOf("a", ""), keyOf("b", func(k *NamedGatewayKey) { k.Models, k.Rate = []string{"m"}, 0.5 })} {
 		if err := c.Validate(); err != nil {
 			t.Errorf("%s: %v", c, err)
@@ -172,7 +189,7 @@ func TestGatewayRefuses(t *testing.T) {
 func TestGatewayChangeIsDone(t *testing.T) {
 	yes := true
 	other := keyOf("ada", func(k *NamedGatewayKey) { k.Hash[0]++ })
-	for _, c := range []GatewayChange{{Open: &yes}, keyOf("ada"), aliasOf("fast", "a")} {
+	for _, c := range []GatewayChange{{Open: &yes}, keyOf("ada"), aliasOf("fast", "a"), caOf("one")} {
 		l := founded(t)
 		if now, _ := l.Gateway(); c.Done(now) {
 			t.Errorf("%s is done before it was begun", c)
@@ -182,7 +199,7 @@ func TestGatewayChangeIsDone(t *testing.T) {
 		if !c.Done(now) {
 			t.Errorf("%s is not done", c)
 		}
-		if other.Done(now) || (GatewayChange{Revoke: "ada"}).Done(now) == (c.Key != nil) {
+		if other.Done(now) || caOf("two").Done(now) || (GatewayChange{DropCA: true}).Done(now) == (c.CA != nil) || (GatewayChange{Revoke: "ada"}).Done(now) == (c.Key != nil) {
 			t.Errorf("%s: another change is done", c)
 		}
 	}
@@ -195,7 +212,7 @@ func TestGatewayIsKept(t *testing.T) {
 	l := founded(t)
 	l.must(t, entries(GatewayChange{Open: &yes}, keyOf("ada", func(k *NamedGatewayKey) {
 		k.Models, k.Rate, k.Expires = []string{"m"}, 1.5, &expires
-	}), keyOf("bob"), GatewayChange{Revoke: "bob"}, aliasOf("fast", "a"))...)
+	}), keyOf("bob"), GatewayChange{Revoke: "bob"}, aliasOf("fast", "a"), caOf("one"))...)
 	want, _ := l.Gateway()
 	snapshot, err := l.Snapshot()
 	if err != nil {
@@ -242,21 +259,24 @@ func TestGatewayReunites(t *testing.T) {
 		both, ours, theirs []GatewayChange
 		want               string
 	}{
-		"nobody has gone on":         {both: []GatewayChange{{Open: &yes}, keyOf("ada")}, want: "true ada"},
-		"the other has opened it":    {theirs: []GatewayChange{{Open: &yes}}, want: "false"},
-		"this one has":               {ours: []GatewayChange{{Open: &yes}}, want: "true"},
-		"each has made a key":        {ours: []GatewayChange{keyOf("ada")}, theirs: []GatewayChange{keyOf("bob")}, want: "false ada bob"},
-		"of one name":                {ours: []GatewayChange{otherAda}, theirs: []GatewayChange{keyOf("ada")}, want: "false ada'"},
-		"this one has revoked it":    {both: []GatewayChange{keyOf("ada")}, ours: []GatewayChange{{Revoke: "ada"}}, want: "false"},
-		"the other has revoked it":   {both: []GatewayChange{keyOf("ada")}, theirs: []GatewayChange{{Revoke: "ada"}}, want: "false"},
-		"revoked, and made anew":     {both: []GatewayChange{keyOf("ada")}, ours: []GatewayChange{{Revoke: "ada"}, otherAda}, want: "false ada'"},
-		"made anew on the other":     {both: []GatewayChange{keyOf("ada")}, theirs: []GatewayChange{{Revoke: "ada"}, otherAda}, want: "false ada'"},
-		"each has revoked one":       {both: []GatewayChange{keyOf("ada"), keyOf("bob")}, ours: []GatewayChange{{Revoke: "ada"}}, theirs: []GatewayChange{{Revoke: "bob"}}, want: "false"},
-		"each has set an alias":      {ours: []GatewayChange{aliasOf("fast", "a")}, theirs: []GatewayChange{aliasOf("gpt-4o", "b")}, want: "false fast=a gpt-4o=b"},
-		"to another model":           {ours: []GatewayChange{aliasOf("fast", "a")}, theirs: []GatewayChange{aliasOf("fast", "b")}, want: "false fast=a"},
-		"this one has removed it":    {both: []GatewayChange{aliasOf("fast", "a")}, ours: []GatewayChange{aliasOf("fast", "")}, want: "false fast=a"},
-		"the other has removed it":   {both: []GatewayChange{aliasOf("fast", "a")}, theirs: []GatewayChange{aliasOf("fast", "")}, want: "false fast=a"},
-		"the other's last key is in": {theirs: []GatewayChange{keyOf("ada"), keyOf("bob"), keyOf("webui")}, want: "false ada bob webui"},
+		"nobody has gone on":          {both: []GatewayChange{{Open: &yes}, keyOf("ada")}, want: "true ada"},
+		"the other has opened it":     {theirs: []GatewayChange{{Open: &yes}}, want: "false"},
+		"this one has":                {ours: []GatewayChange{{Open: &yes}}, want: "true"},
+		"each has made a key":         {ours: []GatewayChange{keyOf("ada")}, theirs: []GatewayChange{keyOf("bob")}, want: "false ada bob"},
+		"of one name":                 {ours: []GatewayChange{otherAda}, theirs: []GatewayChange{keyOf("ada")}, want: "false ada'"},
+		"this one has revoked it":     {both: []GatewayChange{keyOf("ada")}, ours: []GatewayChange{{Revoke: "ada"}}, want: "false"},
+		"the other has revoked it":    {both: []GatewayChange{keyOf("ada")}, theirs: []GatewayChange{{Revoke: "ada"}}, want: "false"},
+		"revoked, and made anew":      {both: []GatewayChange{keyOf("ada")}, ours: []GatewayChange{{Revoke: "ada"}, otherAda}, want: "false ada'"},
+		"made anew on the other":      {both: []GatewayChange{keyOf("ada")}, theirs: []GatewayChange{{Revoke: "ada"}, otherAda}, want: "false ada'"},
+		"each has revoked one":        {both: []GatewayChange{keyOf("ada"), keyOf("bob")}, ours: []GatewayChange{{Revoke: "ada"}}, theirs: []GatewayChange{{Revoke: "bob"}}, want: "false"},
+		"each has set an alias":       {ours: []GatewayChange{aliasOf("fast", "a")}, theirs: []GatewayChange{aliasOf("gpt-4o", "b")}, want: "false fast=a gpt-4o=b"},
+		"to another model":            {ours: []GatewayChange{aliasOf("fast", "a")}, theirs: []GatewayChange{aliasOf("fast", "b")}, want: "false fast=a"},
+		"this one has removed it":     {both: []GatewayChange{aliasOf("fast", "a")}, ours: []GatewayChange{aliasOf("fast", "")}, want: "false fast=a"},
+		"the other has removed it":    {both: []GatewayChange{aliasOf("fast", "a")}, theirs: []GatewayChange{aliasOf("fast", "")}, want: "false fast=a"},
+		"each has made a CA":          {ours: []GatewayChange{caOf("one")}, theirs: []GatewayChange{caOf("two")}, want: "false ca one"},
+		"the other has made a CA":     {theirs: []GatewayChange{caOf("two")}, want: "false ca two"},
+		"this one has removed the CA": {both: []GatewayChange{caOf("one")}, ours: []GatewayChange{{DropCA: true}}, want: "false ca one"},
+		"the other's last key is in":  {theirs: []GatewayChange{keyOf("ada"), keyOf("bob"), keyOf("webui")}, want: "false ada bob webui"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -372,5 +392,17 @@ func TestBackend(t *testing.T) {
 				t.Errorf("%s, want %s; %+v", got, tt.want, b)
 			}
 		})
+	}
+}
+
+// A map differs where another CA is to be trusted, and not where only its key was sealed anew.
+func TestGatewayMapTellsOfItsCA(t *testing.T) {
+	of := func(ca *GatewayCA) GatewayMap { return GatewayMap{Gateway: Gateway{CA: ca}} }
+	one, two := caOf("one").CA, caOf("two").CA
+	if !of(one).Equal(of(one.Public())) || of(one).Equal(of(two)) || of(one).Equal(of(nil)) || of(nil).Equal(of(one)) {
+		t.Error("maps of one CA differ, or those of two are the same")
+	}
+	if one.Public().Key != nil || (*GatewayCA)(nil).Public() != nil {
+		t.Errorf("%+v", one.Public())
 	}
 }

@@ -68,6 +68,14 @@ const (
 	StateAsleep  State = "asleep"     // a service on demand: a request for it starts it
 )
 
+// Text is a state for people. For a job that is only known to be recorded, "planned" would read as not begun.
+func (s State) Text() string {
+	if s == StatePlanned {
+		return "unknown"
+	}
+	return string(s)
+}
+
 // JobStatus is a job with its current state.
 type JobStatus struct {
 	Job

@@ -22,10 +22,11 @@ type Reunited struct {
 	// Clients are users' machines; LoggedOut are the ids of those that this side has removed.
 	Clients   []Client `json:"clients,omitempty"`
 	LoggedOut []string `json:"logged_out,omitempty"`
-	// Keys, Aliases and Revoked are of the gateway's settings.
+	// Keys, Aliases, Revoked and CA are of the gateway's settings.
 	Keys    []NamedGatewayKey `json:"gateway_keys,omitempty"`
 	Aliases map[string]string `json:"gateway_aliases,omitempty"`
 	Revoked []KeyHash         `json:"gateway_revoked,omitempty"`
+	CA      *GatewayCA        `json:"gateway_ca,omitempty"`
 }
 
 // Parts are the whole record for the side with the later epoch, each small enough for an

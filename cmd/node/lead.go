@@ -18,6 +18,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/control"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
 // lead is one leadership of this node: it opens the leader's parts, and closes them when
@@ -64,6 +65,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Use:    brain.Use,
 		Roster: brain.Roster, Record: n.record,
 		Recorder: n.failover.Recorder(term), OnlyHere: n.failover.OnlyHere, VirtualIP: vip.State,
+		Sealer: func() (trust.Sealer, error) { return trust.LoadSealer(n.cfg.Paths.trust()) },
 		Logger: n.cfg.Logger,
 	})
 	members := n.members.Lead(brain)

@@ -294,7 +294,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	})
 	n.gateway, err = gateway.Open(gateway.Config{
 		Host: m.Host, Port: uint16(cfg.GatewayPort), Map: &n.routes, Passing: cfg.Requests, Cert: cfg.GatewayCert, Key: cfg.GatewayKey,
-		Use: n.follower.Use, Logger: cfg.Logger,
+		Sign: n.follower.Sign, Use: n.follower.Use, Logger: cfg.Logger,
 		Management: func() (netip.Addr, <-chan struct{}) {
 			now, changed := inventory.Watch()
 			choice, err := envgen.Management(now, cfg.Management)

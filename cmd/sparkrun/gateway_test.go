@@ -57,6 +57,11 @@ func someGateway() wire.GatewayResponse {
 
 func TestGatewayLs(t *testing.T) {
 	f := &fakeGateway{now: someGateway()}
+	f.now.Backends[0].State = string(rendezvous.StatePlanned)
+	if _, got, _ := cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(got, "qwen    unknown    llm") {
+		t.Errorf("a service that has not been heard of is not called as by service ls: %s", got)
+	}
+	f.now = someGateway()
 	_, got, errs := cli(t, apptest.Agent(f), "gateway", "ls")
 	const models = `
 MODEL   STATE      SERVICE   HOST     ALIASES
@@ -83,11 +88,31 @@ Keys      none, so it is on loopback alone: ` + "`sudo sparkrun gateway key crea
 	want = `Address   http://127.0.0.1:7942/v1 on each machine
           http://10.0.0.1:7942/v1 (spark1)
           http://10.0.0.2:7942/v1 (spark2)
+TLS       none: ` + "`sudo sparkrun gateway ca create`, or certificates of yours (`sparkrun help serving`)" + `
 Keys      1: a request needs one
 ` + models
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
+	f.now.CA = &wire.GatewayCA{Cert: "PEM\n", Until: time.Date(2036, 3, 1, 12, 0, 0, 0, time.Local),
+		Names: []string{"models.example.com"}, Missing: []string{"spark3"}}
+	f.now.Member = wire.GatewayMember{Host: "spark1", TLS: true}
+	_, got, errs = cli(t, apptest.Agent(f), "gateway", "ls")
+	for _, want := range []string{"http://127.0.0.1:7942/v1 on each machine\n", " https://10.0.0.2:7942/v1 (spark2)\n",
+		"TLS       by a CA of its own, until 2036-03-01: `sparkrun gateway ca show`; also for models.example.com\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("with a CA: %q lacks %q", got, want)
+		}
+	}
+	if !strings.Contains(errs, "does not know the name or address of spark3: `sudo sparkrun gateway ca create`") {
+		t.Errorf("a machine that the CA does not know: %q", errs)
+	}
+	f.now.Member.Files = true
+	if _, got, _ = cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(got,
+		"TLS       by the certificate of spark1's agent (--gateway-cert)\n") {
+		t.Errorf("with files: %q", got)
+	}
+	f.now.CA, f.now.Member = nil, wire.GatewayMember{}
 	f.now.Keys, f.now.Open = nil, true
 	if _, got, _ = cli(t, apptest.Agent(f), "gateway", "ls"); !strings.Contains(got, "everybody who reaches it may use it") {
 		t.Error(got)
@@ -99,7 +124,8 @@ Keys      1: a request needs one
 	}
 	f.now = wire.GatewayResponse{}
 	_, got, _ = cli(t, apptest.Agent(f), "gateway", "ls", "--json")
-	if d := cmp.Diff(`{"port":0,"open":false,"keys":0,"addresses":[],"aliases":{},"backends":[],"virtual_ip":null,"problem":null}`,
+	if d := cmp.Diff(`{"port":0,"open":false,"keys":0,"addresses":[],"aliases":{},"backends":[],"virtual_ip":null,"problem":null,`+
+		`"tls":false,"ca":null}`,
 		strings.Join(strings.Fields(got), "")); d != "" {
 		t.Error(d)
 	}
@@ -171,6 +197,11 @@ func TestGatewayChanges(t *testing.T) {
 		"revoke the last": {line: "key rm ada", gateway: fakeGateway{now: none},
 			change: rendezvous.GatewayChange{Revoke: "ada"}, out: "key ada is revoked\n",
 			errs: "sparkrun: there is no key: it listens on 127.0.0.1:7942 of every machine alone\n"},
+		"revoke several": {line: "key revoke ada webui", gateway: fakeGateway{now: keyed},
+			change: rendezvous.GatewayChange{Revoke: "webui"}, out: "key ada is revoked\nkey webui is revoked\n"},
+		"revoke several that there are not": {line: "key revoke ada bob", gateway: fakeGateway{err: rendezvous.ErrNoKey},
+			change: rendezvous.GatewayChange{Revoke: "bob"}, code: 1,
+			errs: "sparkrun: no such key\nsparkrun: no such key\n"},
 		"revoke none": {line: "key revoke ada", gateway: fakeGateway{err: rendezvous.ErrNoKey},
 			change: rendezvous.GatewayChange{Revoke: "ada"}, code: 1, errs: "sparkrun: no such key\n"},
 		"revoke, asked again": {line: "key revoke ada",
@@ -182,6 +213,19 @@ func TestGatewayChanges(t *testing.T) {
 		"alias of nothing": {line: "alias set gpt-4o x", gateway: fakeGateway{now: someGateway()},
 			change: rendezvous.GatewayChange{Alias: &rendezvous.GatewayAlias{Name: "gpt-4o", Model: "x"}},
 			out:    "gpt-4o is x\n", errs: "sparkrun: warning: no service serves x now\n"},
+		"ca": {line: "ca create --name models.example.com,10.0.0.7 --name b", gateway: fakeGateway{now: keyed},
+			change: rendezvous.GatewayChange{CA: &rendezvous.GatewayCA{
+				Names: []string{"models.example.com", "10.0.0.7", "b"}}},
+			out:  "the gateway speaks TLS within seconds, but on loopback\n",
+			errs: "sparkrun: clients have to trust it: `sparkrun gateway ca show` prints its certificate\n"},
+		"ca without a key": {line: "ca create", gateway: fakeGateway{now: none},
+			change: rendezvous.GatewayChange{CA: &rendezvous.GatewayCA{}},
+			out:    "the gateway speaks TLS within seconds, but on loopback\n",
+			errs: "sparkrun: clients have to trust it: `sparkrun gateway ca show` prints its certificate\n" +
+				"sparkrun: there is no key: it listens on 127.0.0.1:7942 of every machine alone\n"},
+		"no ca": {line: "ca rm", gateway: fakeGateway{now: keyed}, change: rendezvous.GatewayChange{DropCA: true},
+			out:  "the gateway has no CA\n",
+			errs: "sparkrun: warning: keys and requests cross the network in the clear\n"},
 		"no alias": {line: "alias rm gpt-4o", change: rendezvous.GatewayChange{
 			Alias: &rendezvous.GatewayAlias{Name: "gpt-4o"}}, out: "gpt-4o is no alias any more\n"},
 	}
@@ -203,6 +247,8 @@ func TestGatewayChanges(t *testing.T) {
 		"key create a --expires 9999d": "want 1d to 3650d",
 		"alias set gpt-4o":             "ALIAS or MODEL is missing",
 		"opne":                         "did you mean open?",
+		"key revoke":                   "the key's NAME is missing",
+		"ca ls":                        "did you mean show?",
 	} {
 		f := &fakeGateway{}
 		code, _, errs := cli(t, apptest.Agent(f), append([]string{"gateway"}, strings.Fields(line)...)...)
@@ -237,7 +283,7 @@ func TestGatewayCompletion(t *testing.T) {
 	b := apptest.Agent(&fakeGateway{now: g})
 	for line, want := range map[string][]string{
 		"gateway key revoke ":           {"ada", "webui"},
-		"gateway key rm ada ":           {},
+		"gateway key rm ada ":           {"webui"},
 		"gateway alias rm ":             {"fast", "gpt-4o", "off"},
 		"gateway alias set fast ":       {"bbbb", "qwen"},
 		"gateway key create x --model ": {"bbbb", "qwen", "fast", "gpt-4o", "off"},
@@ -262,5 +308,43 @@ func TestLaunchTellsTheGateway(t *testing.T) {
 		strings.Fields("launch exec --serve 8000 --model qwen -- x")...)
 	if want := "sparkrun: also at http://127.0.0.1:7942/v1 of every machine, as model qwen, with a key\n"; !strings.Contains(errs, want) {
 		t.Errorf("%q lacks %q", errs, want)
+	}
+}
+
+// The certificate alone is on standard output: it goes into a file.
+func TestGatewayCAShow(t *testing.T) {
+	f := &fakeGateway{}
+	if code, out, errs := cli(t, apptest.Agent(f), "gateway", "ca", "show"); code != 1 || out != "" ||
+		!strings.Contains(errs, "`sudo sparkrun gateway ca create` makes one") {
+		t.Errorf("without a CA: code %d, stdout %q, stderr %q", code, out, errs)
+	}
+	f.now.CA = &wire.GatewayCA{Cert: "-----BEGIN CERTIFICATE-----\n"}
+	if code, out, errs := cli(t, apptest.Agent(f), "gateway", "ca", "show"); code != 0 || out != f.now.CA.Cert || errs != "" {
+		t.Errorf("code %d, stdout %q, stderr %q", code, out, errs)
+	}
+}
+
+// What a group's commands change, its ls shows.
+func TestGatewayGroupsLs(t *testing.T) {
+	some := someGateway()
+	some.VirtualIP = &wire.VirtualIP{Addr: netip.MustParsePrefix("10.0.0.100/24"), Why: "x answers"}
+	for name, tt := range map[string]struct {
+		now  wire.GatewayResponse
+		want map[string]string // by command line, without spaces
+	}{
+		"some": {some, map[string]string{"alias ls": "ALIASMODELfastqwengpt-4oqwenoffgone",
+			"alias ls --json":      `{"fast":"qwen","gpt-4o":"qwen","off":"gone"}`,
+			"virtual-ip ls":        "ADDRESSHOST10.0.0.100/24none:xanswers",
+			"virtual-ip ls --json": `{"addr":"10.0.0.100/24","why":"xanswers"}`}},
+		"none": {wire.GatewayResponse{}, map[string]string{"alias ls": "ALIASMODEL", "alias ls --json": "{}",
+			"virtual-ip ls": "ADDRESSHOST", "virtual-ip ls --json": "null"}},
+	} {
+		for line, want := range tt.want {
+			_, got, errs := cli(t, apptest.Agent(&fakeGateway{now: tt.now}),
+				append([]string{"gateway"}, strings.Fields(line)...)...)
+			if strings.Join(strings.Fields(got), "") != want || errs != "" {
+				t.Errorf("%s: %s: %q, %q", name, line, got, errs)
+			}
+		}
 	}
 }

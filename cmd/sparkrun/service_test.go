@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -117,10 +118,10 @@ func TestLaunchLeavesService(t *testing.T) {
 func TestServiceLs(t *testing.T) {
 	b := apptest.Agent(&apptest.FakeCluster{Has: apptest.SomeServices()})
 	_, got, _ := cli(t, b, "service", "ls")
-	want := `JOB    NAME      MODEL   NODES    URL                     STATE     TOKENS/S   MEMORY             FAILURES      AUTOSTART
-aaaa   of-aaaa   m       spark1   http://10.0.0.1:8000    ready     86.5       37 GiB of 40 GiB   0 of 3/hour   yes
-bbbb   of-bbbb   -       spark1   http://127.0.0.1:8000   wedged    0.0        -                  0 of 3/hour   no
-cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          -                  0 of 3/hour   no
+	want := `JOB    NAME      MODEL   NODES    URL                     STATE     TOKENS/S   REQS   MEMORY         FAILURES      AUTO
+aaaa   of-aaaa   m       spark1   http://10.0.0.1:8000    ready     86.5       -      37 of 40 GiB   0 of 3/hour   yes
+bbbb   of-bbbb   -       spark1   http://127.0.0.1:8000   wedged    0.0        -      -              0 of 3/hour   no
+cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          -      -              0 of 3/hour   no
 `
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -132,6 +133,66 @@ cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          -
 	if _, none, _ := cli(t, apptest.Agent(&apptest.FakeCluster{}), "service", "ls",
 		"--prometheus"); none != "[]\n" {
 		t.Errorf("no services: %q", none)
+	}
+}
+
+// counts are what the gateways answer; stuck do not answer.
+type counts struct {
+	all   wire.GatewayCountsResponse
+	stuck bool
+}
+
+func (c counts) Calls() []wire.Call {
+	return []wire.Call{wire.GatewayCounts.Unary.Serve(func(ctx context.Context, _ wire.Caller,
+		r wire.GatewayCountsRequest) (wire.GatewayCountsResponse, error) {
+		if c.stuck || r.Within == 0 {
+			<-ctx.Done()
+			return wire.GatewayCountsResponse{}, ctx.Err()
+		}
+		return c.all, nil
+	})}
+}
+
+// The requests for a service's model, of all machines together; a machine that is away costs no more than its count, and
+// gateways that do not answer no more than a second.
+func TestServiceLsCountsRequests(t *testing.T) {
+	of := func(model, key string, underWay, waiting int64) wire.GatewayCount {
+		return wire.GatewayCount{Model: model, Key: key, Requests: 10 * underWay, Errors: 1, UnderWay: underWay, Waiting: waiting,
+			TokensOut: 100, FirstByte: wire.GatewayFirstByte{Count: 2, Sum: time.Second}}
+	}
+	all := wire.GatewayCountsResponse{Nodes: []wire.NodeGatewayCounts{
+		{Host: "spark1", Counts: []wire.GatewayCount{of("m", "ada", 3, 0), of("m", "bob", 1, 0), of("other", "ada", 7, 0),
+			of("of-cccc", "", 4, 3)}},
+		{Host: "spark2", Counts: []wire.GatewayCount{of("m", "ada", 2, 0)}},
+		{Host: "spark3", Error: "spark3 is away"},
+	}}
+	services := &apptest.FakeCluster{Has: apptest.SomeServices()}
+	reqs := func(c counts) (out []string) {
+		_, got, errs := cli(t, apptest.Agent(services, c), "service", "ls")
+		at := strings.Index(got, "REQS")
+		for line := range strings.Lines(got) {
+			out = append(out, strings.TrimSpace(strings.Split(line[at:], "   ")[0]))
+		}
+		if errs != "sparkrun: of-cccc: spark1 does not answer\n" {
+			t.Errorf("stderr %q", errs)
+		}
+		return out[1:]
+	}
+	if d := cmp.Diff([]string{"6", "0", "4 (3 wait)"}, reqs(counts{all: all})); d != "" {
+		t.Error(d)
+	}
+	began := time.Now()
+	if d := cmp.Diff([]string{"-", "-", "-"}, reqs(counts{stuck: true})); d != "" || time.Since(began) > 5*time.Second {
+		t.Error(d, time.Since(began))
+	}
+	if d := cmp.Diff([]string{"-", "-", "-"}, reqs(counts{all: wire.GatewayCountsResponse{Nodes: all.Nodes[2:]}})); d != "" {
+		t.Error(d)
+	}
+	_, got, _ := cli(t, apptest.Agent(services, counts{all: all}), "service", "ls", "--json")
+	const want = `"gateway":{"requests":60,"errors":3,"under_way":6,"waiting":0,"first_byte":{"count":6,"sum":3000000000},` +
+		`"tokens_in":0,"tokens_out":300,"missing":["spark3"]}`
+	if !strings.Contains(strings.Join(strings.Fields(got), ""), want) {
+		t.Errorf("%s lacks %s", got, want)
 	}
 }
 
@@ -168,10 +229,10 @@ func TestServiceLsTellsTrouble(t *testing.T) {
 		_, rest, _ := strings.Cut(strings.ReplaceAll(line, "spark1,spark2", "spark12"), "spark12")
 		states = append(states, strings.Join(strings.Fields(rest), " "))
 	}
-	want := []string{"", "- failed 3m ago - - of 40 GiB 0 of 3/hour yes",
-		"http://10.0.0.1:8000 ready (spark2 away 89s) 86.5 37 GiB of 40 GiB 0 of 3/hour yes",
-		"http://10.0.0.1:8000 ready (spark1 by fabric only) 86.5 37 GiB of 40 GiB 0 of 3/hour yes",
-		"http://10.0.0.1:8000 restarting in 9s - - 0 of 3/hour no"}
+	want := []string{"", "- failed 3m ago - - - of 40 GiB 0 of 3/hour yes",
+		"http://10.0.0.1:8000 ready (spark2 away 89s) 86.5 - 37 of 40 GiB 0 of 3/hour yes",
+		"http://10.0.0.1:8000 ready (spark1 by fabric only) 86.5 - 37 of 40 GiB 0 of 3/hour yes",
+		"http://10.0.0.1:8000 restarting in 9s - - - 0 of 3/hour no"}
 	if d := cmp.Diff(want, states); d != "" {
 		t.Error(d, got)
 	}

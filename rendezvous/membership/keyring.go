@@ -169,8 +169,8 @@ func (k *Keyring) takeRetired(t wire.Trusted, leaders bool) error {
 	return nil
 }
 
-// settle forgets the keys that no job needs any more, and tells whether the remaining keys open all secrets of
-// unfinished jobs.
+// settle forgets the keys that neither a job nor the gateway's CA needs any more, and tells whether the remaining keys
+// open all that is sealed.
 func (k *Keyring) settle() (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,7 +178,11 @@ func (k *Keyring) settle() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	needed, all, err := old.Keep(ring, trust.SealedIn(k.cfg.Record.Secretive()))
+	boxes := trust.SealedIn(k.cfg.Record.Secretive())
+	if settings, _ := k.cfg.Record.Gateway(); settings.CA != nil {
+		boxes = append(boxes, trust.SealedGateway(settings.CA.Key))
+	}
+	needed, all, err := old.Keep(ring, boxes)
 	if err != nil || !all || needed.Equal(old) {
 		return all, err
 	}

@@ -51,8 +51,11 @@ func (id *Identity) Renewed(cert []byte) (*Identity, error) {
 }
 
 // RenewAt is when to ask for the next certificate: after two thirds of its time.
-func (id *Identity) RenewAt() time.Time {
-	return id.Cert.NotBefore.Add(id.Cert.NotAfter.Sub(id.Cert.NotBefore) * 2 / 3)
+func (id *Identity) RenewAt() time.Time { return RenewAt(id.Cert) }
+
+// RenewAt is the same for any certificate.
+func RenewAt(cert *x509.Certificate) time.Time {
+	return cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore) * 2 / 3)
 }
 
 // certificate includes the CA's, because a newcomer knows only its pin.

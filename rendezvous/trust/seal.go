@@ -50,6 +50,19 @@ func NewSealer(keyring Keyring, retired Retired) (Sealer, error) {
 	return s, nil
 }
 
+// LoadSealer uses the keys that are in a member's folder.
+func LoadSealer(dir string) (Sealer, error) {
+	keyring, err := LoadGossipKeys(dir)
+	if err != nil {
+		return Sealer{}, err
+	}
+	retired, err := LoadRetired(dir)
+	if err != nil {
+		return Sealer{}, err
+	}
+	return NewSealer(keyring, retired)
+}
+
 // Seal gives a box that opens only with the same words, which say whose it is and what
 // for.
 func (s Sealer) Seal(plain Secret, words ...string) ([]byte, error) {

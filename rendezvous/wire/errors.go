@@ -75,6 +75,7 @@ var codes = []struct {
 	{"no-key", rendezvous.ErrNoKey, http.StatusNotFound},
 	{"key-exists", rendezvous.ErrKeyExists, http.StatusConflict},
 	{"no-alias", rendezvous.ErrNoAlias, http.StatusNotFound},
+	{"no-gateway-ca", rendezvous.ErrNoGatewayCA, http.StatusNotFound},
 	{"invalid", launcher.ErrInvalid, http.StatusBadRequest},
 	{"unknown-retry", ErrUnknownRetry, http.StatusConflict},
 	{"no-model", ErrNoModel, http.StatusNotFound},

@@ -15,7 +15,7 @@ var (
 		Does: "which machine has which models, whole or in part"})
 	Images = everywhere[ImagesRequest, NodeImages, ImagesResponse](Row{Name: "images", Asks: true,
 		Does: "which machine's engine has which images"})
-	GatewayCounts = everywhere[Empty, NodeGatewayCounts, GatewayCountsResponse](Row{Name: "gateway-counts", Asks: true,
+	GatewayCounts = everywhere[GatewayCountsRequest, NodeGatewayCounts, GatewayCountsResponse](Row{Name: "gateway-counts", Asks: true,
 		Does: "what was asked of the one address for all models, by model and key"})
 	Counters = everywhere[Empty, NodeCounters, CountersResponse](Row{Name: "counters",
 		Does: "what the nodes' devices counted in the last minute"})
@@ -129,7 +129,11 @@ func (e Everywhere[Req, Part, All]) ask(ctx context.Context, c Caller, everyone 
 	case n.State == "away": // do not wait for it
 		problem = n.Host + " is away"
 	default:
-		ctx, cancel := context.WithTimeout(ctx, partTimeout)
+		patience := partTimeout
+		if r, ok := any(r).(interface{ within() time.Duration }); ok && r.within() > 0 {
+			patience = min(patience, r.within())
+		}
+		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		part, err = e.part.Call(ctx, everyone.Client(n.ID), r)
 	}

@@ -18,6 +18,8 @@ type GatewayResponse struct {
 	Backends []rendezvous.Backend `json:"backends"`
 	// VirtualIP is the address that the leader's machine holds for all; nil: none is set.
 	VirtualIP *VirtualIP `json:"virtual_ip,omitempty"`
+	// CA is the gateway's own; nil: it has none.
+	CA *GatewayCA `json:"ca,omitempty"`
 	// Member is the one that was asked.
 	Member GatewayMember `json:"member"`
 }
@@ -28,6 +30,8 @@ type GatewayMember struct {
 	Addrs []netip.AddrPort `json:"addrs"`
 	// TLS: it speaks TLS on all of them but loopback.
 	TLS bool `json:"tls,omitempty"`
+	// Files: with a certificate of the administrator's files, whether the gateway has a CA or not.
+	Files bool `json:"files,omitempty"`
 	// Problem is why it does not listen on all addresses that it should; empty: it does.
 	Problem string `json:"problem,omitempty"`
 }
@@ -60,6 +64,29 @@ type UseServicesRequest struct {
 // UseServicesResponse says why services that were to start do not.
 type UseServicesResponse struct {
 	Asleep map[launcher.JobID]string `json:"asleep,omitempty"`
+}
+
+// GatewayCA is the CA that clients of the gateway trust.
+type GatewayCA struct {
+	Cert  string    `json:"cert"` // PEM
+	Until time.Time `json:"until"`
+	// Names are those that were given, beside the members' own.
+	Names []string `json:"names"`
+	// Permits are all names and networks that it can sign for.
+	Permits []string `json:"permits"`
+	// Missing are members whose host name or address is not among them: they joined, or moved, after it was made.
+	Missing []string `json:"missing"`
+}
+
+// SignGatewayRequest asks for the certificate of a member's gateway. The leader adds the names.
+type SignGatewayRequest struct {
+	CSR   []byte       `json:"csr"`   // DER
+	Addrs []netip.Addr `json:"addrs"` // where the member's gateway listens
+}
+
+// SignGatewayResponse carries it.
+type SignGatewayResponse struct {
+	Cert []byte `json:"cert"` // DER
 }
 
 // GatewayCount is what one key has asked of one model at a member since its agent started.
@@ -102,6 +129,14 @@ func (c GatewayCount) Add(o GatewayCount) GatewayCount {
 	c.FirstByte.UpTo = nil // of one member alone
 	return c
 }
+
+// GatewayCountsRequest asks for every member's.
+type GatewayCountsRequest struct {
+	// Within is how long each member has to answer; 0, or more than 3 s: 3 s.
+	Within time.Duration `json:"within,omitempty"`
+}
+
+func (r GatewayCountsRequest) within() time.Duration { return r.Within }
 
 // GatewayCountsResponse are every member's counts, by host.
 type GatewayCountsResponse struct {

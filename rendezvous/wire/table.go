@@ -34,7 +34,7 @@ var (
 		Does: "the one address for all models: its settings, and the services behind it"})
 	ChangeGateway = unary[rendezvous.GatewayChange, Acknowledged](Row{Name: "gateway-change", Who: usersHere, To: leader,
 		Audit: "gateway",
-		Does:  "change one of its settings: open it, make or revoke a key, set or remove an alias"})
+		Does:  "change one of its settings: open it, make or revoke a key, set or remove an alias, its CA"})
 	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
 		Does: "the output of a job's ranks, from every node that has some"})
 	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,
@@ -132,6 +132,8 @@ var (
 		Does: "where requests for models go, and again after every change"})
 	UseServices = unary[UseServicesRequest, UseServicesResponse](Row{Name: "services-used", Who: members, To: leader,
 		Does: "requests at a member that services wait for; the reply says which of them cannot be started, and why"})
+	SignGateway = unary[SignGatewayRequest, SignGatewayResponse](Row{Name: "gateway-sign", Who: members, To: leader,
+		Does: "sign the certificate by which the caller's gateway speaks TLS"})
 
 	NodeLogs = stream[NodeLogsRequest, LogChunk](Row{Name: "logs", Who: members,
 		Does: "the output of a job's ranks on the node"})

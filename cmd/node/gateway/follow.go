@@ -84,30 +84,39 @@ func (f *Follower) Run(ctx context.Context) error {
 
 // ask passes the leader's maps on, until there are no more.
 func (c FollowerConfig) ask(ctx context.Context, take func(rendezvous.GatewayMap) error) error {
-	return c.leader(ctx, func(ctx context.Context, to *wire.Client) error {
+	return c.atLeader(ctx, func(ctx context.Context, to *wire.Client) error {
 		return wire.FollowGateway.Call(ctx, to, wire.Empty{}, take)
 	})
 }
 
 // Use tells the leader of requests for services on demand.
 func (f *Follower) Use(ctx context.Context, r wire.UseServicesRequest) (res wire.UseServicesResponse, err error) {
-	err = f.cfg.leader(ctx, func(ctx context.Context, to *wire.Client) (err error) {
+	err = f.cfg.atLeader(ctx, func(ctx context.Context, to *wire.Client) error {
 		res, err = wire.UseServices.Call(ctx, to, r)
 		return err
 	})
 	return res, err
 }
 
-// leader makes a call of this member to the leader, which may be this member itself.
-func (c FollowerConfig) leader(ctx context.Context, call func(context.Context, *wire.Client) error) error {
+// Sign has the leader sign this member's certificate.
+func (f *Follower) Sign(ctx context.Context, r wire.SignGatewayRequest) (res wire.SignGatewayResponse, err error) {
+	err = f.cfg.atLeader(ctx, func(ctx context.Context, to *wire.Client) error {
+		res, err = wire.SignGateway.Call(ctx, to, r)
+		return err
+	})
+	return res, err
+}
+
+// atLeader makes a call of this member to the leader, which may be this member itself.
+func (c FollowerConfig) atLeader(ctx context.Context, ask func(context.Context, *wire.Client) error) error {
 	if leads, _ := c.Here.Leads(); leads {
-		return call(ctx, c.Here.As(wire.Caller{Node: c.Self, Host: c.Host}))
+		return ask(ctx, c.Here.As(wire.Caller{Node: c.Self, Host: c.Host}))
 	}
 	leader, err := c.Leader()
 	if err != nil {
 		return err
 	}
-	return leader.Ask(ctx, wire.Caller{}, call)
+	return leader.Ask(ctx, wire.Caller{}, ask)
 }
 
 // heard keeps a map. Of a service that listens on another member's loopback it knows only that it is there, and one that

@@ -16,6 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -30,12 +31,18 @@ type world struct {
 	view     rendezvous.Latest[gateway.View]
 	mu       sync.Mutex
 	views    []string // that came, in words
+	roster   rendezvous.Latest[rendezvous.Roster]
+	seals    trust.Sealer
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, record: rendezvous.NewRecord()}
 	w.here = wire.NewToLeader(wire.ToLeaderConfig{Host: "spark1", Leader: w.leader})
 	w.apply(rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "c", Epoch: 1}})
+	var err error
+	if w.seals, err = trust.NewSealer(trust.Keyring{trust.NewGossipKey(0)}, nil); err != nil {
+		t.Fatal(err)
+	}
 	return w
 }
 
@@ -60,6 +67,7 @@ func (w *world) leader() (wire.Leader, error) { return wire.Leader{}, wire.ErrNo
 func (w *world) lead() (end func()) {
 	ctx, stop := context.WithCancel(w.t.Context())
 	l := gateway.Lead(ctx, gateway.LeaderConfig{Host: "spark1", Port: 7942, Backends: w.backends.Watch, Record: w.record, Recorder: w,
+		VirtualIP: func() (bool, string) { return false, "" }, Roster: w.roster.Watch, Sealer: func() (trust.Sealer, error) { return w.seals, nil },
 		OnlyHere: func(context.Context) string { return "" }, Logger: slog.New(slog.DiscardHandler)})
 	over := w.here.Lead(l.Calls()...)
 	return func() {

@@ -28,7 +28,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a node's part. All of it is needed, but for Port, Management, Cert and Key, Passing and Use.
+// Config of a node's part. All of it is needed, but for Port, Management, Cert and Key, Sign, Passing and Use.
 type Config struct {
 	// Host is this member's name, for messages.
 	Host string
@@ -38,8 +38,10 @@ type Config struct {
 	// closed when it may have changed; nil: it listens on loopback only.
 	Management func() (netip.Addr, <-chan struct{})
 	// Cert and Key are the files of this member's certificate, as PEM, for all addresses but loopback; empty: those speak
-	// plain HTTP, too.
+	// what the gateway's CA has signed, or plain HTTP while there is no such CA.
 	Cert, Key string
+	// Sign has the leader sign a certificate of the gateway's CA.
+	Sign func(context.Context, wire.SignGatewayRequest) (wire.SignGatewayResponse, error)
 	// Map is the leader's word as this member has it.
 	Map *rendezvous.Latest[View]
 	// Passing is told about how many requests are under way, a multiple of 64 that is no less; nil: nobody is.
@@ -77,7 +79,8 @@ type Gateway struct {
 	crossing  *http.CrossOriginProtection
 	listening rendezvous.Latest[Listening]
 
-	certificate *certificate // nil: there is none
+	certificate *certificate // of the administrator's files; nil: there are none
+	leaf        rendezvous.Latest[leaf]
 }
 
 // Open makes one; Run listens.
@@ -116,7 +119,7 @@ func (g *Gateway) Calls() []wire.Call {
 	return append(wire.GatewayCounts.Serve(g.counted), wire.ShowGateway.Around(g.show))
 }
 
-func (g *Gateway) counted(context.Context, wire.Caller, wire.Empty) (wire.NodeGatewayCounts, error) {
+func (g *Gateway) counted(context.Context, wire.Caller, wire.GatewayCountsRequest) (wire.NodeGatewayCounts, error) {
 	return wire.NodeGatewayCounts{Host: g.cfg.Host, Counts: g.Counts()}, nil
 }
 
@@ -124,6 +127,7 @@ func (g *Gateway) counted(context.Context, wire.Caller, wire.Empty) (wire.NodeGa
 func (g *Gateway) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return g.follow(ctx) })
+	eg.Go(func() error { return g.keepLeaf(ctx) })
 	eg.Go(func() error { return g.listen(ctx) })
 	eg.Go(func() error { return g.tellUse(ctx) })
 	return eg.Wait()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -30,6 +31,8 @@ type LeaderConfig struct {
 	Recorder Recorder
 	// VirtualIP tells whether this machine holds it, and why not.
 	VirtualIP func() (held bool, why string)
+	// Sealer gives the keys that members alone have, for the key of the gateway's CA.
+	Sealer func() (trust.Sealer, error)
 	// OnlyHere names this host if no other has what was just recorded.
 	OnlyHere func(context.Context) string
 	Logger   *slog.Logger
@@ -55,7 +58,8 @@ func Lead(ctx context.Context, cfg LeaderConfig) *Leader {
 // Calls are what it answers.
 func (l *Leader) Calls() []wire.Call {
 	return []wire.Call{wire.ShowGateway.Serve(l.show), wire.ChangeGateway.Serve(l.change),
-		wire.FollowGateway.Serve(l.follow), wire.UseServices.Serve(l.used)}
+		wire.FollowGateway.Serve(l.follow), wire.UseServices.Serve(l.used),
+		wire.SignGateway.Serve(l.sign)}
 }
 
 // used passes on what requests there are at a member.
@@ -92,7 +96,9 @@ func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.GatewayRes
 		}
 	}
 	slices.SortFunc(res.Keys, func(a, b wire.GatewayKey) int { return cmp.Compare(a.Name, b.Name) })
-	return res, nil
+	var err error
+	res.CA, err = l.showCA(settings.CA)
+	return res, err
 }
 
 // change records a change of root's.
@@ -131,6 +137,12 @@ func (l *Leader) complete(r rendezvous.GatewayChange, user string) (rendezvous.G
 		r.Key = &key
 	case r.Revoke != "" && !hasKey:
 		return r, fmt.Errorf("key %.64q: %w: `sparkrun gateway key ls` lists them", r.Revoke, rendezvous.ErrNoKey)
+	case r.CA != nil:
+		ca, err := l.authority(r.CA.Names, settings.CA)
+		r.CA = ca
+		return r, err
+	case r.DropCA && settings.CA == nil:
+		return r, rendezvous.ErrNoGatewayCA
 	case r.VirtualIP != nil && r.VirtualIP.IsValid():
 		return r, l.mayHold(*r.VirtualIP)
 	case r.Alias != nil && r.Alias.Model != "":
@@ -197,6 +209,7 @@ func (l *Leader) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, send f
 		var now rendezvous.GatewayMap
 		var settingsChanged, backendsChanged <-chan struct{}
 		now.Gateway, settingsChanged = l.Record.Gateway()
+		now.Gateway.CA = now.Gateway.CA.Public()
 		now.Backends, backendsChanged = l.Backends()
 		var settled <-chan time.Time
 		if left := settle - time.Since(l.began); told == nil && left > 0 && slices.ContainsFunc(now.Backends, unknown) {

@@ -25,6 +25,9 @@ const (
 	grace = time.Second
 )
 
+// loopback is always listened on, without TLS.
+var loopback = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+
 // Listening is where the gateway listens.
 type Listening struct {
 	Addrs []netip.AddrPort
@@ -35,13 +38,19 @@ type Listening struct {
 // Listening tells where it listens now.
 func (g *Gateway) Listening() Listening { return g.listening.Load() }
 
+// listener is one that listens.
+type listener struct {
+	secured bool // it speaks TLS
+	stop    func()
+}
+
 // wanted are the addresses to listen on by the settings, and channels that tell of another answer.
 func (g *Gateway) wanted() (addrs []netip.AddrPort, changed, moved <-chan struct{}) {
 	x, changed := g.index.Watch()
 	if g.cfg.Port == 0 {
 		return nil, changed, nil
 	}
-	at := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	at := slices.Clone(loopback)
 	if g.cfg.Management != nil {
 		var addr netip.Addr
 		addr, moved = g.cfg.Management()
@@ -60,27 +69,34 @@ func (g *Gateway) wanted() (addrs []netip.AddrPort, changed, moved <-chan struct
 
 // listen keeps a listener on each address that the settings want, until ctx ends and all requests have.
 func (g *Gateway) listen(ctx context.Context) error {
-	var all sync.WaitGroup
-	defer all.Wait()
+	var serving sync.WaitGroup
+	defer serving.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stops := map[netip.AddrPort]func(){}
+	all := map[netip.AddrPort]listener{}
 	for {
 		addrs, changed, moved := g.wanted()
-		for at, stop := range stops {
-			if !slices.Contains(addrs, at) {
-				stop()
-				delete(stops, at)
+		_, signed := g.leaf.Watch()
+		for at, l := range all {
+			if !slices.Contains(addrs, at) || l.secured != (g.tlsAt(at.Addr()) != nil) {
+				l.stop()
+				delete(all, at)
 			}
 		}
-		var failed error
+		var failed, unsigned error
 		for _, at := range addrs {
-			if stops[at] != nil {
+			if all[at].stop != nil {
 				continue
 			}
-			if g.tlsAt(at.Addr()) != nil {
-				if _, err := g.certificate.get(); err != nil { // without it nobody could come in there
+			secured := g.tlsAt(at.Addr())
+			if secured != nil {
+				shown, err := secured.GetCertificate(nil)
+				if err != nil && g.certificate != nil {
 					failed = errors.Join(failed, fmt.Errorf("listen on %s: %w", at, err))
+				} else if err != nil { // keepLeaf tells when that has changed
+					unsigned = errors.Join(unsigned, fmt.Errorf("listen on %s: %w", at, err))
+				}
+				if shown == nil { // nobody could come in there
 					continue
 				}
 			}
@@ -88,15 +104,15 @@ func (g *Gateway) listen(ctx context.Context) error {
 			switch {
 			case err == nil:
 				srv := g.server(ctx)
-				srv.TLSConfig = g.tlsAt(at.Addr())
-				all.Go(func() { g.serve(srv, l) })
-				stops[at] = func() { shutdown(srv) }
+				srv.TLSConfig = secured
+				serving.Go(func() { g.serve(srv, l) })
+				all[at] = listener{secured: secured != nil, stop: func() { shutdown(srv) }}
 			case at.Addr() == netip.IPv6Loopback() && errors.Is(err, syscall.EADDRNOTAVAIL): // a machine without IPv6
 			case ctx.Err() == nil:
 				failed = errors.Join(failed, fmt.Errorf("listen on %s: %w", at, err))
 			}
 		}
-		g.tell(stops, failed)
+		g.tell(all, errors.Join(failed, unsigned))
 		var again <-chan time.Time
 		if failed != nil {
 			again = time.After(listenEach)
@@ -104,11 +120,12 @@ func (g *Gateway) listen(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-moved:
+		case <-signed:
 		case <-again:
 		case <-ctx.Done():
 			var ends sync.WaitGroup
-			for _, stop := range stops {
-				ends.Go(stop)
+			for _, l := range all {
+				ends.Go(l.stop)
 			}
 			ends.Wait()
 			g.listening.Store(Listening{})
@@ -131,9 +148,9 @@ func mayBeAbsent(network, _ string, c syscall.RawConn) error {
 }
 
 // tell stores where it listens, and says so where that has changed.
-func (g *Gateway) tell(stops map[netip.AddrPort]func(), failed error) {
+func (g *Gateway) tell(all map[netip.AddrPort]listener, failed error) {
 	now := Listening{Err: failed}
-	for at := range stops {
+	for at := range all {
 		now.Addrs = append(now.Addrs, at)
 	}
 	slices.SortFunc(now.Addrs, netip.AddrPort.Compare)

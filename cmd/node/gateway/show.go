@@ -14,7 +14,7 @@ func (g *Gateway) show(ctx context.Context, _ wire.Caller, r wire.Empty,
 		return res, err
 	}
 	now := g.Listening()
-	res.Member = wire.GatewayMember{Host: g.cfg.Host, Addrs: now.Addrs, TLS: g.certificate != nil}
+	res.Member = wire.GatewayMember{Host: g.cfg.Host, Addrs: now.Addrs, TLS: g.shown() != nil, Files: g.certificate != nil}
 	if now.Err != nil {
 		res.Member.Problem = now.Err.Error()
 	}

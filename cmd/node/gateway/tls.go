@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -49,11 +50,33 @@ func (c *certificate) get() (*tls.Certificate, error) {
 	return c.loaded, nil
 }
 
+// get gives the certificate of the gateway's CA, or why there is none; neither: it is being signed.
+func (l leaf) get() (*tls.Certificate, error) {
+	if l.cert != nil {
+		return l.cert, nil
+	}
+	return nil, l.err
+}
+
+// shown gives what is shown on addresses other than loopback: the administrator's files, or the certificate of the
+// gateway's CA; nil: they speak plain HTTP.
+func (g *Gateway) shown() func() (*tls.Certificate, error) {
+	switch {
+	case g.certificate != nil:
+		return g.certificate.get
+	case g.index.Load().Gateway.CA != nil:
+		return func() (*tls.Certificate, error) { return g.leaf.Load().get() }
+	}
+	return nil
+}
+
 // tlsAt is how an address speaks: by TLS where there is a certificate, but not on loopback.
 func (g *Gateway) tlsAt(at netip.Addr) *tls.Config {
-	if g.certificate == nil || at.IsLoopback() {
+	get := g.shown()
+	if get == nil || slices.Contains(loopback, at) {
 		return nil
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return g.certificate.get() }}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return get()
+	}}
 }

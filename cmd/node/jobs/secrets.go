@@ -17,17 +17,7 @@ type Secrets struct {
 
 // SecretsOf uses a member's keys, which are in a folder.
 func SecretsOf(folder string) Secrets {
-	return Secrets{func() (trust.Sealer, error) {
-		keys, err := trust.LoadGossipKeys(folder)
-		if err != nil {
-			return trust.Sealer{}, err
-		}
-		retired, err := trust.LoadRetired(folder)
-		if err != nil {
-			return trust.Sealer{}, err
-		}
-		return trust.NewSealer(keys, retired)
-	}}
+	return Secrets{func() (trust.Sealer, error) { return trust.LoadSealer(folder) }}
 }
 
 // SecretsAlone uses a new key that nobody else has.

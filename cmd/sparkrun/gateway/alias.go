@@ -20,7 +20,7 @@ behind it, without being changed.`,
   sudo sparkrun gateway alias rm gpt-4o`,
 	}
 	app.Group(cmd)
-	cmd.AddCommand(newAliasSetCmd(a), newAliasRmCmd(a))
+	cmd.AddCommand(newAliasSetCmd(a), newAliasLsCmd(a), newAliasRmCmd(a))
 	return cmd
 }
 

@@ -35,7 +35,7 @@ sparkrun help serving has how to use it.`,
 	}
 	app.Group(cmd)
 	cmd.AddCommand(newLsCmd(a), newStatsCmd(a), newOpenCmd(a), newCloseCmd(a), newKeyCmd(a), newAliasCmd(a),
-		newVirtualIPCmd(a))
+		newVirtualIPCmd(a), newCACmd(a))
 	return cmd
 }
 
@@ -54,7 +54,8 @@ func change(ctx context.Context, a *app.App, c rendezvous.GatewayChange) (*wire.
 		asked++
 		return wire.ChangeGateway.Call(ctx, b, c)
 	})
-	gone := errors.Is(err, rendezvous.ErrNoKey) || errors.Is(err, rendezvous.ErrNoAlias)
+	gone := errors.Is(err, rendezvous.ErrNoKey) || errors.Is(err, rendezvous.ErrNoAlias) ||
+		errors.Is(err, rendezvous.ErrNoGatewayCA)
 	if err != nil && !(gone && asked > 1) { // else the last leader had recorded it
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"math"
+
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
@@ -23,9 +25,9 @@ cluster keeps only a hash of it.`,
 	return cmd
 }
 
-// completeKey offers the name of a key.
+// completeKey offers names of keys.
 func completeKey(a *app.App) cobra.CompletionFunc {
-	return complete(a, 1, func(g wire.GatewayResponse, _ []string) (names []string) {
+	return complete(a, math.MaxInt, func(g wire.GatewayResponse, _ []string) (names []string) {
 		for _, k := range g.Keys {
 			names = append(names, k.Name)
 		}

@@ -34,8 +34,9 @@ line a service:
 
 --json prints an object: port, open, keys (how many), addresses (of each machine, where
 it listens there), aliases, virtual_ip (addr, host and why), problem (why the machine
-that was asked does not listen), and backends: job, name, models, state, text, ready,
-comes (it will be ready without anybody's doing), addr and host.`,
+that was asked does not listen), tls, ca (cert, until, names, permits and missing), and
+backends: job, name, models, state, text, ready, comes (it will be ready without
+anybody's doing), addr and host.`,
 		Example: `  sparkrun gateway ls
   sparkrun gateway ls --json | jq -r '.backends[] | select(.ready).models[]'`,
 		Args: app.Takes(0, ""),
@@ -55,7 +56,12 @@ type listed struct {
 	Backends  []rendezvous.Backend `json:"backends"`
 	VirtualIP *wire.VirtualIP      `json:"virtual_ip"`
 	Problem   *string              `json:"problem"`
-	tls       bool
+	// TLS: the machine that was asked speaks it on all addresses but loopback.
+	TLS bool            `json:"tls"`
+	CA  *wire.GatewayCA `json:"ca"`
+
+	asked string // the machine's name
+	files bool   // TLS is by files of its administrator's
 }
 
 type address struct {
@@ -72,7 +78,8 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 		return err
 	}
 	out := listed{Port: g.Port, Open: g.Open, Keys: len(g.Keys), Addresses: []address{}, Aliases: g.Aliases,
-		VirtualIP: g.VirtualIP, tls: g.Member.TLS, Backends: append([]rendezvous.Backend{}, g.Backends...)}
+		VirtualIP: g.VirtualIP, TLS: g.Member.TLS, CA: g.CA, asked: g.Member.Host, files: g.Member.Files,
+		Backends: append([]rendezvous.Backend{}, g.Backends...)}
 	if out.Aliases == nil {
 		out.Aliases = map[string]string{}
 	}
@@ -105,6 +112,9 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 	}
 	if out.Problem != nil {
 		a.Say(plain.Text(*out.Problem))
+	}
+	for _, note := range caNotes(g.CA) {
+		a.Say(plain.Text(note))
 	}
 	for _, s := range g.Backends {
 		if s.Text != "" {
@@ -139,9 +149,12 @@ func reach(l listed) [][]string {
 	if v := l.VirtualIP; v != nil && v.Host != "" && len(l.Addresses) == 0 {
 		rows = append(rows, []string{"", "virtual IP " + v.Addr.String() + ", on " + v.Host + " now: it answers once there is a key"})
 	} else if v != nil && v.Host != "" {
-		rows = append(rows, []string{"", urlOf(l.tls, v.Addr.Addr().String(), l.Port) + " (virtual IP, on " + v.Host + " now)"})
+		rows = append(rows, []string{"", urlOf(l.TLS, v.Addr.Addr().String(), l.Port) + " (virtual IP, on " + v.Host + " now)"})
 	} else if v != nil {
 		rows = append(rows, []string{"", "virtual IP " + v.Addr.String() + ", on no machine: " + cmp.Or(v.Why, "it is being taken")})
+	}
+	if how := speaks(l); how != nil {
+		rows = append(rows, how)
 	}
 	switch {
 	case l.Keys > 0:
@@ -166,7 +179,7 @@ func modelRows(l listed) [][]string {
 	for _, b := range l.Backends {
 		for _, m := range b.Models {
 			served[m] = true
-			rows = append(rows, []string{plain.Text(m), b.State, serviceOf(b), cmp.Or(b.Host, "-"), of(m)})
+			rows = append(rows, []string{plain.Text(m), rendezvous.State(b.State).Text(), serviceOf(b), cmp.Or(b.Host, "-"), of(m)})
 		}
 	}
 	for model := range aliases {

@@ -43,7 +43,7 @@ answer. first_byte has a count, the sum in nanoseconds, and up_to: how many took
 func stats(ctx context.Context, a *app.App, o statsOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	res, err := wire.GatewayCounts.Call(ctx, b, wire.Empty{})
+	res, err := wire.GatewayCounts.Call(ctx, b, wire.GatewayCountsRequest{})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -24,7 +26,7 @@ takes three machines or more. Clients that know all machines need none.`,
 		Example: `  sudo sparkrun gateway virtual-ip set 10.0.0.100/24`,
 	}
 	app.Group(cmd)
-	cmd.AddCommand(newVirtualIPSetCmd(a), newVirtualIPRmCmd(a))
+	cmd.AddCommand(newVirtualIPSetCmd(a), newVirtualIPLsCmd(a), newVirtualIPRmCmd(a))
 	return cmd
 }
 
@@ -58,6 +60,42 @@ func newVirtualIPRmCmd(a *app.App) *cobra.Command {
 		Args:    app.Takes(0, ""),
 		RunE:    app.Running(a, opts, setVirtualIP),
 	}
+}
+
+type virtualIPLsOptions struct{ json bool }
+
+func newVirtualIPLsCmd(a *app.App) *cobra.Command {
+	opts := &virtualIPLsOptions{}
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "Show the address, and who holds it",
+		Long: `Shows the address, and the machine that holds it now or why none does.
+
+--json prints an object: addr, host and why, or null.`,
+		Example: `  sparkrun gateway virtual-ip ls`,
+		Args:    app.Takes(0, ""),
+		RunE:    app.Running(a, opts, showVirtualIP),
+	}
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	return cmd
+}
+
+func showVirtualIP(ctx context.Context, a *app.App, o virtualIPLsOptions) error {
+	b := a.Dial()
+	defer b.Close()
+	g, err := show(ctx, b)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.Object(g.VirtualIP)
+	}
+	rows := [][]string{{"ADDRESS", "HOST"}}
+	if v := g.VirtualIP; v != nil {
+		rows = append(rows, []string{v.Addr.String(), cmp.Or(v.Host, "none: "+cmp.Or(plain.Text(v.Why), "it is being taken"))})
+	}
+	return a.Table(rows)
 }
 
 func setVirtualIP(ctx context.Context, a *app.App, o virtualIPOptions) error {

@@ -151,9 +151,9 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 		rows[0] = append(rows[0], "URL", "TOKENS/S")
 	}
 	for _, l := range lines {
-		exit, state := "-", stateText(l.State)
+		exit, state := "-", l.State.Text()
 		if l.Service != nil && l.ExitCode == nil {
-			state = stateText(rendezvous.State(l.Service.State))
+			state = rendezvous.State(l.Service.State).Text()
 		}
 		state += againText(l.AgainAt, now)
 		if len(l.Suspended) > 0 {
@@ -184,15 +184,6 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-// stateText is a state for people. For a job that is only known to be recorded, "planned"
-// would read as not begun.
-func stateText(s rendezvous.State) string {
-	if s == rendezvous.StatePlanned {
-		return "unknown"
-	}
-	return string(s)
 }
 
 // againText says when a job starts again.

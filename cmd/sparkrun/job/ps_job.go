@@ -53,7 +53,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	if j.Spec.Name != "" {
 		head += fmt.Sprintf(" (%s)", j.Spec.Name)
 	}
-	head += fmt.Sprintf(": %s of %s, %s", j.Spec.Workload, cmp.Or(j.Spec.User, "?"), stateText(l.State))
+	head += fmt.Sprintf(": %s of %s, %s", j.Spec.Workload, cmp.Or(j.Spec.User, "?"), l.State.Text())
 	if l.ExitCode != nil {
 		head += fmt.Sprintf(", exit code %d", *l.ExitCode)
 	}

@@ -55,7 +55,7 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 	case j.Outcome != nil:
 		return nil
 	}
-	text := "  serves at " + urlText(l) + ": " + stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now)
+	text := "  serves at " + urlText(l) + ": " + rendezvous.State(l.State).Text() + againText(j.AgainAt, now)
 	if l.Since != nil {
 		text += " for " + app.Age(now.Sub(*l.Since))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,16 +33,20 @@ a name: of the same model).
   STATE      starting; ready: it answers; unhealthy: it does not, which ends nothing;
              wedged: it has requests, and for a minute no token has come; restarting;
              waiting: for what is said below; asleep: its first request starts it
-             (launch --on-demand); failed. In parentheses machines of it that
-             are away, or that management does not reach
+             (launch --on-demand); unknown: its machine has not told yet; failed. In
+             parentheses machines of it that are away, or that management does not reach
   TOKENS/S   that it generates, by its own metrics
+  REQS       requests for its model that are under way through port 7942 now, and of them
+             those that wait; several services of a model share them. -: not known
   MEMORY     that it held on its first machine when that reported last, of what --memory
              planned; both sides of shared memory together
   FAILURES   that --restart counts now, of how many in what time
-  AUTOSTART  whether it comes back after all its machines were off
+  AUTO       whether it comes back after all its machines were off
 
 --json prints an array of objects: job_id, name, user, hosts, those of "service" in
-ps --json, and as there away, away_since, fabric_only, again_at, cause and ended.
+ps --json, and as there away, away_since, fabric_only, again_at, cause and ended; and
+gateway, null if it is not known: what gateway stats --json counts, of its model, of all
+machines but those in missing.
 --prometheus prints the file that Prometheus' file_sd_configs read: the services that
 have not ended and have metrics, with the labels sparkrun_job, sparkrun_name,
 sparkrun_host and model. Write it beside its place and move it there, as in the example.
@@ -76,6 +81,7 @@ type listedService struct {
 	AgainAt    *time.Time           `json:"again_at"`
 	Cause      *string              `json:"cause"`
 	Ended      *time.Time           `json:"ended"`
+	Gateway    *modelRequests       `json:"gateway"`
 }
 
 // target is an entry of Prometheus' file_sd format.
@@ -87,6 +93,14 @@ type target struct {
 func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 	b := a.Dial()
 	defer b.Close()
+	var counts *gatewayCounts
+	var counted sync.WaitGroup
+	defer counted.Wait()
+	counting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !o.prometheus {
+		counted.Go(func() { counts = countRequests(counting, b) })
+	}
 	res, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{})
 	if err != nil {
 		return err
@@ -97,32 +111,36 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 	}
 	now := time.Now()
 	services := servicesOf(res.Jobs, now)
-	switch {
-	case o.prometheus:
+	if o.prometheus {
 		return a.Object(targets(services))
-	case o.json:
+	}
+	if len(services) > 0 {
+		counted.Wait()
+	}
+	if o.json {
 		listed := []listedService{}
 		for _, j := range services {
 			l := res.Line(j)
 			listed = append(listed, listedService{string(j.Spec.ID), j.Spec.Name, j.Spec.User, l.Hosts,
-				*wire.NewServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.AgainAt, l.Cause, l.Ended})
+				*wire.NewServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.AgainAt, l.Cause, l.Ended,
+				counts.of(j, now)})
 		}
 		return a.Object(listed)
 	}
-	rows := [][]string{{"JOB", "NAME", "MODEL", "NODES", "URL", "STATE", "TOKENS/S", "MEMORY", "FAILURES", "AUTOSTART"}}
+	rows := [][]string{{"JOB", "NAME", "MODEL", "NODES", "URL", "STATE", "TOKENS/S", "REQS", "MEMORY", "FAILURES", "AUTO"}}
 	for _, j := range services {
 		l := wire.NewServiceLine(j, now)
 		autostart := "no"
 		if l.Autostart {
 			autostart = "yes"
 		}
-		state := stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now) + whereText(res.Line(j), now)
+		state := rendezvous.State(l.State).Text() + againText(j.AgainAt, now) + whereText(res.Line(j), now)
 		if j.Outcome != nil {
 			state += " " + app.Age(now.Sub(j.Outcome.At)) + " ago"
 		}
 		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"),
 			cmp.Or(app.Hosts(j.MainHosts()), "-"), urlText(l),
-			state, rateText(l), memoryText(l), j.RestartsText(now), autostart})
+			state, rateText(l), counts.of(j, now).text(), memoryText(l), j.RestartsText(now), autostart})
 	}
 	if err := a.Table(rows); err != nil {
 		return err
@@ -141,10 +159,14 @@ func memoryText(l *wire.ServiceLine) string {
 	if l.MemoryUsed != nil {
 		used = launcher.Size(*l.MemoryUsed)
 	}
-	if l.Memory != nil {
-		planned = " of " + launcher.Size(*l.Memory)
+	if l.Memory == nil {
+		return used
 	}
-	return used + planned
+	planned = launcher.Size(*l.Memory)
+	if n, unit, _ := strings.Cut(used, " "); strings.HasSuffix(planned, " "+unit) {
+		used = n // said once
+	}
+	return used + " of " + planned
 }
 
 // serviceNotes say what is wrong with a service, and what to do about it.
