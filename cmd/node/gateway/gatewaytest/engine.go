@@ -14,7 +14,7 @@ import (
 var cancelled atomic.Int64
 
 // engine answers as vLLM does, as far as clients look. What it does stands in the last message: "die" breaks off in
-// the midst, "long" sends a token each 100 ms for 10 s, "refuse" is refused, "tool" is answered with a tool's call.
+// the midst, "long" sends a token each 100 ms for 10 s, "short" for 0.5 s, "refuse" is refused, "tool" is answered with a tool's call.
 func engine() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /cancelled", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, cancelled.Load()) })
@@ -81,6 +81,9 @@ func send(w http.ResponseWriter, r *http.Request, last string, begin []string, t
 	n, each := 5, time.Duration(0)
 	if strings.Contains(last, "long") {
 		n, each = 100, 100*time.Millisecond
+	}
+	if strings.Contains(last, "short") {
+		each = 100 * time.Millisecond
 	}
 	flush := http.NewResponseController(w).Flush
 	for _, e := range begin {
