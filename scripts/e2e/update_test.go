@@ -56,23 +56,25 @@ func TestServiceUpdate(t *testing.T) {
 		})
 	}
 	update := func(image string) result { return run("service", "update", "llm", "--image", image) }
-	image := func() string { return l.on("spark2", "docker", "ps", "--format", "{{.Image}}").out }
+	image := func() string { return l.on("spark2", "sh", "-c", "docker inspect -f '{{.Config.Env}}' $(docker ps -q)").out }
 
 	end := l.load(program, urls, "--clients", "8")
 	update("lab/two").must(t)
 	l.serves("spark1", "llm", 2)
 	time.Sleep(2 * time.Second) // some go to the new one
 	by := answeredBy(t, "to another image", end(), "one", "two")
-	if by["one"] == 0 || by["two"] == 0 || image() != "lab/two\n" {
+	if by["one"] == 0 || by["two"] == 0 || !strings.Contains(image(), "ENGINE=two") {
 		t.Errorf("after the update: %v, in %s", by, image())
 	}
 
 	end = l.load(program, urls, "--clients", "8")
 	update("lab/broken").must(t)
-	back := l.serves("spark1", "llm", 4)
+	l.serves("spark1", "llm", 4)
+	run("service", "update", "llm", "--image", "lab/none", "--no-pull").must(t)
+	back := l.serves("spark1", "llm", 6)
 	time.Sleep(2 * time.Second)
-	answeredBy(t, "to one that does not come up", end(), "two")
-	if back.Service.Failures != 0 || image() != "lab/two\n" {
+	answeredBy(t, "to one that does not come up, and one that is nowhere", end(), "two")
+	if back.Service.Failures != 0 || !strings.Contains(image(), "ENGINE=two") {
 		t.Errorf("it went back to %s with %d failures", image(), back.Service.Failures)
 	}
 
@@ -81,8 +83,8 @@ func TestServiceUpdate(t *testing.T) {
 		args       []string
 	}{
 		{"the image that it has", "it has the image lab/two already", []string{"llm", "--image", "lab/two"}},
-		{"an image that is nowhere", "lab/none", []string{"llm", "--image", "lab/none"}},
-		{"no service", `no job "nothing"`, []string{"nothing", "--image", "lab/one"}},
+		{"an image that is nowhere", "runs on in lab/two: pull lab/none", []string{"llm", "--image", "lab/none"}},
+		{"no service", `job "nothing": no such job`, []string{"nothing", "--image", "lab/one"}},
 		{"no image", "--image names the image", []string{"llm"}},
 	} {
 		r := run(append([]string{"service", "update"}, tc.args...)...)
@@ -91,7 +93,7 @@ func TestServiceUpdate(t *testing.T) {
 			t.Errorf("%s: want %q: %s", tc.what, tc.says, r)
 		}
 	}
-	l.serves("spark1", "llm", 4)
+	l.serves("spark1", "llm", 6)
 	run("stop", "llm").must(t)
 	l.noContainerLeft("spark2")
 	l.assertNothingLeft("spark1", "spark3")

@@ -116,19 +116,19 @@ func (c *clients) once(a *answered) error {
 		return err
 	}
 	defer res.Body.Close()
-	a.Engine = res.Header.Get("X-Engine")
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 500)) //nolint:errcheck // the status says enough
 		return fmt.Errorf("status %d: %s", res.StatusCode, text)
 	}
 	if !a.Stream {
 		var whole struct {
+			ID      string
 			Choices []struct{ Message struct{ Content string } }
 		}
 		if err := json.NewDecoder(res.Body).Decode(&whole); err != nil {
 			return err
 		}
-		if len(whole.Choices) != 1 || whole.Choices[0].Message.Content != "hello" {
+		if a.Engine = whole.ID; len(whole.Choices) != 1 || whole.Choices[0].Message.Content != "hello" {
 			return fmt.Errorf("answer %+v", whole)
 		}
 		return nil
@@ -142,6 +142,8 @@ func (c *clients) once(a *answered) error {
 			return errors.New(text)
 		case strings.Contains(text, `"content":"t`):
 			tokens++
+			_, id, _ := strings.Cut(text, `"id":"`)
+			a.Engine, _, _ = strings.Cut(id, `"`)
 		}
 	}
 	return fmt.Errorf("the stream ended after %d tokens", tokens)

@@ -13,7 +13,7 @@ import (
 )
 
 // service is an engine as a job has it: with a health, and metrics as vLLM's. Its environment says the rest: ENGINE is
-// its name, which each answer has in the header X-Engine; "broken" ends before it is ready. BEGUN is a file for the
+// its name, which each answer has as its id; "broken" ends before it is ready. BEGUN is a file for the
 // X-Request-Id of each request that came. ANSWER is how long an answer that is no stream takes, LOAD how long the
 // engine takes to become ready.
 func service(ctx context.Context, addr string) error {
@@ -46,7 +46,6 @@ func service(ctx context.Context, addr string) error {
 		}
 		running.Add(1)
 		defer running.Add(-1)
-		w.Header().Set("X-Engine", name)
 		if r.Header.Get("X-Stream") == "" {
 			time.Sleep(takes)
 		}
