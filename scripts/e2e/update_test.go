@@ -56,7 +56,9 @@ func TestServiceUpdate(t *testing.T) {
 		})
 	}
 	update := func(image string) result { return run("service", "update", "llm", "--image", image) }
-	image := func() string { return l.on("spark2", "sh", "-c", "docker inspect -f '{{.Config.Env}}' $(docker ps -q)").out }
+	image := func() string {
+		return l.on("spark2", "sh", "-c", "docker inspect -f '{{.Config.Env}}' $(docker ps -q)").out
+	}
 
 	end := l.load(program, urls, "--clients", "8")
 	update("lab/two").must(t)
