@@ -85,7 +85,7 @@ func TestServiceUpdate(t *testing.T) {
 		args       []string
 	}{
 		{"the image that it has", "it has the image lab/two already", []string{"llm", "--image", "lab/two"}},
-		{"an image that is nowhere", "runs on in lab/two: pull lab/none", []string{"llm", "--image", "lab/none"}},
+		{"an image that is nowhere", "runs on in lab/two: pull lab/none: ", []string{"llm", "--image", "lab/none"}},
 		{"no service", `job "nothing": no such job`, []string{"nothing", "--image", "lab/one"}},
 		{"no image", "--image names the image", []string{"llm"}},
 	} {
