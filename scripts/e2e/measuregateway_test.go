@@ -119,13 +119,13 @@ func (g *gatewayFaults) power(leads bool) {
 		names[h] = fmt.Sprintf("%s%d", map[bool]string{true: "l", false: "m"}[leads], i)
 		g.serve(names[h], h)
 	}
-	const limit = 40 * time.Second
+	const limit = 10 * time.Second
 	end := g.load(g.program, g.urls, "--clients", "16", "--limit", limit.String())
 	time.Sleep(5 * time.Second)
 	cut := time.Now()
 	g.do("kill", dead)
 	off := time.Now()
-	time.Sleep(20 * time.Second)
+	time.Sleep(25 * time.Second)
 	all := end()
 
 	text, err := os.ReadFile(g.begun(names[dead]))

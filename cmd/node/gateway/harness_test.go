@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +30,8 @@ type world struct {
 	g    *Gateway
 	view *rendezvous.Latest[View]
 	url  string
+	// reached: services that are avoided take a connection again.
+	reached atomic.Bool
 }
 
 // view makes a map of these services, heard of just now.
@@ -43,6 +47,12 @@ func newGateway(t *testing.T, v View) *world {
 	g, err := Open(Config{Host: "spark1", Map: w.view, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
+	}
+	g.dial = func(context.Context, string) error {
+		if w.reached.Load() {
+			return nil
+		}
+		return syscall.ECONNREFUSED
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

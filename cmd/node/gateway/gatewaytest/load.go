@@ -79,9 +79,10 @@ type unconnectedError struct{ error }
 
 // ask makes one request at the address number at or the next ones, and gives the number of the one that took it.
 func (c *clients) ask(id string, at int, stream bool) int {
-	a := answered{ID: id, Began: time.Now(), Stream: stream}
+	a := answered{ID: id, Stream: stream}
 	var failed unconnectedError
 	for range c.urls {
+		a.Began = time.Now() // of the one that takes it
 		a.Via = c.urls[at%len(c.urls)]
 		err := c.once(&a)
 		if a.Error = ""; err != nil {
