@@ -135,7 +135,7 @@ func (g *gatewayFaults) power(leads bool) {
 		there[id] = true
 	}
 	deadVia := "http://172.30.0.1" + strings.TrimPrefix(dead, "spark") + ":7942"
-	via, at, lost, after := 0, 0, 0, 0
+	via, at, kept, lost, after := 0, 0, 0, 0, 0
 	var again, told time.Duration
 	for _, a := range all {
 		took := a.Ended.Sub(a.Began)
@@ -149,6 +149,8 @@ func (g *gatewayFaults) power(leads bool) {
 			at++
 			told = max(told, a.Ended.Sub(cut))
 			continue
+		case strings.Contains(a.Error, "does not answer any more"):
+			kept++
 		case a.Error != "":
 			if lost++; lost < 10 {
 				g.t.Logf("lost: %+v", a)
@@ -161,6 +163,7 @@ func (g *gatewayFaults) power(leads bool) {
 		}
 	}
 	g.tell(section, fmt.Sprintf("lost, of %d requests that had not begun on it", after), "0", lost)
+	g.tell(section, "... sent to it as it died, and its client told so", "0", kept)
 	g.tell(section, "until each request is answered within a second again", "<= 3 s", again)
 	g.tell(section, "under way on its engine through another's gateway: lost", "-", at)
 	if at > 0 {
