@@ -24,6 +24,7 @@ const (
 	// requests alone that fit into the window of one that does not, of shortBody at most.
 	goneAfter     = 2 * time.Second
 	goneAfterLong = time.Minute // for longer ones
+	redialMost    = 10 * time.Second
 	shortBody     = 32 << 10
 	probeEach     = time.Second // of a connection on which nothing comes
 	// idleFor is how long a connection is kept for the next request. If its machine dies meanwhile that request is lost,
@@ -111,8 +112,8 @@ func (g *Gateway) redial(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		for g.dialAvoided(ctx) {
-			pause.Reset(reachEach)
+		for wait := reachEach; g.dialAvoided(ctx); wait = min(2*wait, redialMost) {
+			pause.Reset(wait)
 			select {
 			case <-pause.C:
 			case <-ctx.Done():

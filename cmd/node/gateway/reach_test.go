@@ -45,7 +45,7 @@ func TestAvoided(t *testing.T) {
 		off = false
 		mu.Unlock()
 		w.reached.Store(true)
-		time.Sleep(2 * time.Second)
+		time.Sleep(redialMost)
 		clear(asked)
 		ask(20)
 		if asked["10.0.0.1:8000"] != 10 || asked["10.0.0.2:8000"] != 10 {
