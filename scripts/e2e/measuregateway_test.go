@@ -134,7 +134,7 @@ func (g *gatewayFaults) power(leads bool) {
 	for id := range strings.FieldsSeq(string(text)) {
 		there[id] = true
 	}
-	deadVia := "http://172.30.0.1" + strings.TrimPrefix(dead, "spark") + ":7942"
+	deadVia := at(dead)
 	via, at, kept, lost, after := 0, 0, 0, 0, 0
 	var again, told time.Duration
 	for _, a := range all {

@@ -36,6 +36,9 @@ func answeredBy(t testing.TB, what string, all []outcome, names ...string) map[s
 	return by
 }
 
+// at is where a host's gateway answers others.
+func at(host string) string { return "http://172.30.0.1" + strings.TrimPrefix(host, "spark") + ":7942" }
+
 // A service gets another image while many ask for it at two machines, and none of them is let down. One whose engine
 // does not come up gives way to the one before, by itself.
 func TestServiceUpdate(t *testing.T) {
@@ -49,8 +52,8 @@ func TestServiceUpdate(t *testing.T) {
 	run("gateway", "open").must(t)
 	run("launch", "exec", "--name", "llm", "--on", "spark2", "--image", "lab/one", "--serve", "8000", "--health", "/health",
 		"--metrics", "/metrics", "--model", "qwen", "--env", "ANSWER=200ms", "--", "engine", "service", ":8000").must(t)
-	urls := []string{"http://172.30.0.11:7942", "http://172.30.0.13:7942"}
-	for _, url := range urls {
+	urls := []string{at("spark1"), at("spark3")}
+	for _, url := range append(urls, at("spark2")) {
 		eventually(t, 30*time.Second, "the model at "+url, func() bool {
 			return strings.Contains(l.on("switch", "curl", "-s", "-m", "5", url+"/v1/models").out, `"qwen"`)
 		})
@@ -80,12 +83,23 @@ func TestServiceUpdate(t *testing.T) {
 		t.Errorf("it went back to %s with %d failures", image(), back.Service.Failures)
 	}
 
+	leader := l.leader("spark1") // which is lost before it has begun
+	rest := other(3, leader)
+	end = l.load(program, []string{at(rest[0]), at(rest[1])}, "--clients", "8")
+	l.on(rest[0], "sparkrun", "service", "update", "llm", "--image", "lab/one").must(t)
+	l.do("kill", leader, "--agent")
+	l.serves(rest[0], "llm", 7)
+	time.Sleep(2 * time.Second)
+	answeredBy(t, "under a new leader", end(), "one", "two")
+	l.do("start", leader, "--agent")
+	l.on("spark1", "sparkrun", "status", "--wait-nodes", "3", "--timeout", "90s").must(t)
+
 	for _, tc := range []struct {
 		what, says string
 		args       []string
 	}{
-		{"the image that it has", "it has the image lab/two already", []string{"llm", "--image", "lab/two"}},
-		{"an image that is nowhere", "runs on in lab/two: pull lab/none: ", []string{"llm", "--image", "lab/none"}},
+		{"the image that it has", "it has the image lab/one already", []string{"llm", "--image", "lab/one"}},
+		{"an image that is nowhere", "runs on in lab/one: pull lab/none: ", []string{"llm", "--image", "lab/none"}},
 		{"no service", `job "nothing": no such job`, []string{"nothing", "--image", "lab/one"}},
 		{"no image", "--image names the image", []string{"llm"}},
 	} {
@@ -95,7 +109,7 @@ func TestServiceUpdate(t *testing.T) {
 			t.Errorf("%s: want %q: %s", tc.what, tc.says, r)
 		}
 	}
-	l.serves("spark1", "llm", 6)
+	l.serves("spark1", "llm", 7)
 	run("stop", "llm").must(t)
 	l.noContainerLeft("spark2")
 	l.assertNothingLeft("spark1", "spark3")
