@@ -29,11 +29,7 @@ func TestMeasureGateway(t *testing.T) {
 	if *measureGateway == "" {
 		t.Skip("takes a quiet machine: ./scripts/bench_gateway_faults")
 	}
-	g := &gatewayFaults{lab: up(t, 3), program: gatewayProgram(t), dir: scratch(t)}
-	g.on("spark1", "sparkrun", "gateway", "open").must(t)
-	for _, a := range g.gateway("spark1").Addresses {
-		g.urls = append(g.urls, strings.TrimSuffix(a.URL, "/v1"))
-	}
+	g := newGatewayFaults(t)
 	for _, s := range []struct {
 		name string
 		run  func()
@@ -53,6 +49,26 @@ func TestMeasureGateway(t *testing.T) {
 			last = r.section
 		}
 		fmt.Printf("%-18s %-74s %8s %10s\n", r.section, r.name, r.goal, r.got)
+	}
+}
+
+func newGatewayFaults(t *testing.T) *gatewayFaults {
+	g := &gatewayFaults{lab: up(t, 3), program: gatewayProgram(t), dir: scratch(t)}
+	g.on("spark1", "sparkrun", "gateway", "open").must(t)
+	for _, a := range g.gateway("spark1").Addresses {
+		g.urls = append(g.urls, strings.TrimSuffix(a.URL, "/v1"))
+	}
+	return g
+}
+
+// A machine with a gateway and one of two replicas loses its power: of the requests that had not begun there none is
+// lost, and clients of those that had are told so, in place of waiting for the kernel to give up after 15 minutes.
+func TestGatewayPower(t *testing.T) {
+	t.Parallel()
+	g := newGatewayFaults(t)
+	lost, again, told := g.power(false)
+	if lost > 0 || again > 10*time.Second || told > 8*time.Second {
+		t.Errorf("%d lost, all were answered within a second again after %s, clients were told after %s", lost, again, told)
 	}
 }
 
@@ -106,8 +122,8 @@ func (g *gatewayFaults) alive() string {
 }
 
 // power has two replicas on two hosts, of which one loses its power while clients ask at all three: the one that leads,
-// or the other.
-func (g *gatewayFaults) power(leads bool) {
+// or the other. It gives how many requests were lost that had not begun on it, and how long the others took.
+func (g *gatewayFaults) power(leads bool) (lost int, again, told time.Duration) {
 	leader := g.leader("spark1")
 	replicas := []string{leader, other(3, leader)[0]}
 	dead, section := replicas[1], "a member's power"
@@ -135,8 +151,7 @@ func (g *gatewayFaults) power(leads bool) {
 		there[id] = true
 	}
 	deadVia := at(dead)
-	via, at, kept, lost, after := 0, 0, 0, 0, 0
-	var again, told time.Duration
+	via, begun, kept, after := 0, 0, 0, 0
 	for _, a := range all {
 		took := a.Ended.Sub(a.Began)
 		switch {
@@ -146,7 +161,7 @@ func (g *gatewayFaults) power(leads bool) {
 			via++
 			continue
 		case a.Error != "" && there[a.ID]:
-			at++
+			begun++
 			told = max(told, a.Ended.Sub(cut))
 			continue
 		case strings.Contains(a.Error, "does not answer any more"):
@@ -165,8 +180,8 @@ func (g *gatewayFaults) power(leads bool) {
 	g.tell(section, fmt.Sprintf("lost, of %d requests that had not begun on it", after), "0", lost)
 	g.tell(section, "... sent to it as it died, and its client told so", "0", kept)
 	g.tell(section, "until each request is answered within a second again", "<= 3 s", again)
-	g.tell(section, "under way on its engine through another's gateway: lost", "-", at)
-	if at > 0 {
+	g.tell(section, "under way on its engine through another's gateway: lost", "-", begun)
+	if begun > 0 {
 		g.tell(section, "... until their clients were told", "<= 3 s", told)
 	}
 	g.tell(section, "under way on its own gateway: lost", "-", via)
@@ -175,6 +190,7 @@ func (g *gatewayFaults) power(leads bool) {
 	for _, name := range names {
 		g.stop(name)
 	}
+	return lost, again, told
 }
 
 // kill ends the only engine of a model while clients wait for it, and once more while it starts.
