@@ -35,11 +35,11 @@ type outcome struct {
 	Error  string    `json:"error"`
 }
 
-// load has clients ask for the model qwen from outside all hosts, until the function that it gives ends them: that
+// load has clients ask for a model from outside all hosts, until the function that it gives ends them: that
 // gives what became of each request. The flags are gatewaytest's.
-func (l *lab) load(program string, urls []string, flags ...string) (end func() []outcome) {
+func (l *lab) load(program, model string, urls []string, flags ...string) (end func() []outcome) {
 	l.t.Helper()
-	args := append(append([]string{program, "load"}, flags...), append([]string{"qwen"}, urls...)...)
+	args := append(append([]string{program, "load"}, flags...), append([]string{model}, urls...)...)
 	r := l.start("switch", args...)
 	return func() []outcome {
 		l.t.Helper()

@@ -136,7 +136,7 @@ func (g *gatewayFaults) power(leads bool) (lost int, again, told time.Duration) 
 		g.serve(names[h], h)
 	}
 	const limit = 10 * time.Second
-	end := g.load(g.program, g.urls, "--clients", "16", "--limit", limit.String())
+	end := g.load(g.program, "qwen", g.urls, "--clients", "16", "--limit", limit.String())
 	time.Sleep(5 * time.Second)
 	cut := time.Now()
 	g.do("kill", dead)
@@ -243,7 +243,7 @@ func (g *gatewayFaults) update() {
 		{"lab/two", "lost, of %d requests while it gets another image", 2},
 		{"lab/broken", "lost, of %d while it gets one that does not come up, and goes back", 4},
 	} {
-		end := g.load(g.program, g.urls, "--clients", "16")
+		end := g.load(g.program, "qwen", g.urls, "--clients", "16")
 		g.on("spark1", "sparkrun", "service", "update", "u", "--image", to.image).must(g.t)
 		g.serves("spark1", "u", to.generation)
 		time.Sleep(2 * time.Second)

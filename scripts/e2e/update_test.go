@@ -63,7 +63,7 @@ func TestServiceUpdate(t *testing.T) {
 		return l.on("spark2", "sh", "-c", "docker inspect -f '{{.Config.Env}}' $(docker ps -q)").out
 	}
 
-	end := l.load(program, urls, "--clients", "8")
+	end := l.load(program, "qwen", urls, "--clients", "8")
 	update("lab/two").must(t)
 	l.serves("spark1", "llm", 2)
 	time.Sleep(2 * time.Second) // some go to the new one
@@ -72,7 +72,7 @@ func TestServiceUpdate(t *testing.T) {
 		t.Errorf("after the update: %v, in %s", by, image())
 	}
 
-	end = l.load(program, urls, "--clients", "8")
+	end = l.load(program, "qwen", urls, "--clients", "8")
 	update("lab/broken").must(t)
 	l.serves("spark1", "llm", 4)
 	run("service", "update", "llm", "--image", "lab/none", "--no-pull").must(t)
@@ -85,7 +85,7 @@ func TestServiceUpdate(t *testing.T) {
 
 	leader := l.leader("spark1") // which is lost before it has begun
 	rest := other(3, leader)
-	end = l.load(program, []string{at(rest[0]), at(rest[1])}, "--clients", "8")
+	end = l.load(program, "qwen", []string{at(rest[0]), at(rest[1])}, "--clients", "8")
 	l.on(rest[0], "sparkrun", "service", "update", "llm", "--image", "lab/one").must(t)
 	l.do("kill", leader, "--agent")
 	l.serves(rest[0], "llm", 7)
@@ -113,4 +113,40 @@ func TestServiceUpdate(t *testing.T) {
 	run("stop", "llm").must(t)
 	l.noContainerLeft("spark2")
 	l.assertNothingLeft("spark1", "spark3")
+}
+
+// Another model takes another's place behind an alias, and nobody who asks by that is let down.
+func TestAnotherModel(t *testing.T) {
+	t.Parallel()
+	program := gatewayProgram(t)
+	l := up(t, 3)
+	run := func(args ...string) result { return l.on("spark1", append([]string{"sparkrun"}, args...)...).must(t) }
+	serve := func(model, host string) {
+		t.Helper()
+		run("launch", "exec", "--name", model, "--on", host, "--serve", "8000", "--health", "/health", "--metrics", "/metrics",
+			"--model", model, "--env", "ANSWER=200ms", "--env", "ENGINE="+model, "--", program, "service", ":8000")
+	}
+	run("gateway", "open")
+	serve("one", "spark2")
+	run("gateway", "alias", "set", "chat", "one")
+	urls := []string{at("spark1"), at("spark3")}
+	for _, url := range urls {
+		eventually(t, 30*time.Second, "the alias at "+url, func() bool {
+			return strings.Contains(l.on("switch", "curl", "-s", "-m", "5", url+"/v1/models").out, `"chat"`)
+		})
+	}
+	end := l.load(program, "chat", urls)
+	time.Sleep(time.Second)
+	serve("two", "spark3")
+	run("gateway", "alias", "set", "chat", "two")
+	eventually(t, 30*time.Second, "nobody asks the old one", func() bool {
+		return strings.Contains(l.on("spark2", "curl", "-s", "http://127.0.0.1:8000/metrics").out, `_running{model_name="one"} 0`)
+	})
+	run("stop", "one")
+	time.Sleep(time.Second)
+	if by := answeredBy(t, "another model", end(), "one", "two"); by["one"] == 0 || by["two"] == 0 {
+		t.Errorf("answered by %v", by)
+	}
+	run("stop", "two")
+	l.assertNothingLeft("spark1", "spark2", "spark3")
 }
