@@ -27,6 +27,7 @@ func TestServiceUpdate(t *testing.T) {
 		}
 		w.nodes[0].life = func(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
 			began, hangs = time.Now(), k.Generation == 5 || k.Generation == 7
+			w.nodes[0].mute = hangs
 			if k.Generation == 3 { // the second update
 				return 3 * time.Second, &launcher.Exit{Code: 1}
 			}
