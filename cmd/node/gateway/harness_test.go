@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,6 +34,8 @@ type world struct {
 	asleep map[launcher.JobID]string
 	view   *rendezvous.Latest[View]
 	url    string
+	// reached: services that are avoided take a connection again.
+	reached atomic.Bool
 }
 
 // view makes a map of these services, heard of just now.
@@ -47,6 +51,12 @@ func newGateway(t *testing.T, v View) *world {
 	g, err := Open(Config{Host: "spark1", Map: w.view, Use: w.used, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
+	}
+	g.dial = func(context.Context, string) error {
+		if w.reached.Load() {
+			return nil
+		}
+		return syscall.ECONNREFUSED
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
