@@ -119,7 +119,11 @@ def openai_prompt_too_long():
 
 @case
 def openai_refused():
-    raises(openai.BadRequestError, lambda: oa.chat.completions.create(model=model, messages=user("hi"), temperature=-5.0))
+    raises(
+        openai.BadRequestError,
+        lambda: oa.chat.completions.create(model=model, messages=user("hi"), response_format={"type": "none"}),
+        "response_format",
+    )
 
 
 @case
@@ -192,6 +196,8 @@ def openai_responses_stream():
 @case
 def openai_previous_response():
     if not vllm:  # llama.cpp keeps none
+        on = {"input": "on", "previous_response_id": "resp_none"}
+        raises(openai.BadRequestError, lambda: oa.responses.create(model=model, **on), "previous_response_id")
         return
     r = oa.responses.create(model=model, input="hi", max_output_tokens=8)
     after = oa.responses.create(model=model, input="on", previous_response_id=r.id, max_output_tokens=8)

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,25 @@ type world struct {
 	g    *Gateway
 	view *rendezvous.Latest[View]
 	url  string
+	log  lockedText
+}
+
+// lockedText is what several write to.
+type lockedText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // view makes a map of these services, heard of just now.
@@ -40,7 +60,7 @@ func newGateway(t *testing.T, v View) *world {
 	t.Helper()
 	w := &world{t: t, view: &rendezvous.Latest[View]{}}
 	w.view.Store(v)
-	g, err := Open(Config{Host: "spark1", Map: w.view, Logger: slog.New(slog.DiscardHandler)})
+	g, err := Open(Config{Host: "spark1", Map: w.view, Logger: slog.New(slog.NewTextHandler(&w.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
