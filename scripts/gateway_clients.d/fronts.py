@@ -3,6 +3,7 @@ a model, a folder for their files, LiteLLM's program and Open WebUI's."""
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ with open("litellm.json", "w", encoding="utf-8") as f:  # JSON is YAML
 OWN = {
     "DATA_DIR": folder, "WEBUI_AUTH": "False", "WEBUI_SECRET_KEY": "x", "OFFLINE_MODE": "True", "ENABLE_OLLAMA_API": "False",
     "RAG_EMBEDDING_ENGINE": "openai", "OPENAI_API_BASE_URL": gateway + "/v1", "OPENAI_API_KEY": "none",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False", "LITELLM_MASTER_KEY": "sk-" + secrets.token_hex(32),
 }  # fmt: skip
 LITELLM, WEBUI = 4000, 8090
 running = []
@@ -29,13 +30,13 @@ running = []
 def begin(name, port, path, *command):
     with open(name + ".log", "w", encoding="utf-8") as log:
         running.append(subprocess.Popen(command, env=os.environ | OWN, stdout=log, stderr=log))
-    for _ in range(300):
+    while running[-1].poll() is None:
         try:
             return urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).read()
         except OSError:
             time.sleep(1)
     with open(name + ".log", encoding="utf-8") as log:
-        raise RuntimeError(f"{name} does not answer: {log.read()[-2000:]}")
+        raise RuntimeError(f"{name} has ended: {log.read()[-2000:]}")
 
 
 def webui(path, body=None):
@@ -54,7 +55,7 @@ def webui(path, body=None):
 token = ""
 try:
     begin("litellm", LITELLM, "/health/liveliness", litellm, "--config", "litellm.json", "--port", str(LITELLM))
-    lite = openai.OpenAI(base_url=f"http://127.0.0.1:{LITELLM}/v1", api_key="none", max_retries=0, timeout=120)
+    lite = openai.OpenAI(base_url=f"http://127.0.0.1:{LITELLM}/v1", api_key=OWN["LITELLM_MASTER_KEY"], max_retries=0, timeout=120)
 
     @case
     def litellm_proxy_chat():

@@ -24,9 +24,14 @@ def chat(**more):
     return oa.chat.completions.create(model=model, messages=user("hi"), **more)
 
 
+others = threading.Event()  # the others were told
+
+
 def anthropic_stream():
-    with an.messages.stream(model=model, messages=user("hi"), max_tokens=LONG) as s:
-        yield from s.text_stream
+    """One after another: none can be told to go on to its end."""
+    while not others.is_set():
+        with an.messages.stream(model=model, messages=user("hi"), max_tokens=LONG) as s:
+            yield from s.text_stream
 
 
 def chat_plain():
@@ -64,6 +69,8 @@ with concurrent.futures.ThreadPoolExecutor() as pool:
     told = {name: pool.submit(broken, f) for name, f in asked.items()}
     begun.wait(60)
     open(under_way, "w").close()
+    concurrent.futures.wait([f for name, f in told.items() if name != "anthropic_stream"], 120)
+    others.set()
     for name, future in told.items():
 
         def is_told(future=future):
