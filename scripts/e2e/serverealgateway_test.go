@@ -27,7 +27,7 @@ func TestServeRealGateway(t *testing.T) {
 			return l.launch("spark1", filepath.Join(l.env, "model"), []string{"--name", "llm", "--on", "spark1", "--restart", "3/hour",
 				"--env", "VLLM_CPU_KVCACHE_SPACE=1", "--env", "VLLM_ENABLE_RESPONSES_API_STORE=1"},
 				"--served-model-name", model, "--max-model-len", "4096", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-				"--structured-outputs-config", `{"disable_any_whitespace": true}`,
+				"--structured-outputs-config", `{"backend": "xgrammar", "disable_any_whitespace": true}`,
 				"--enable-lora", "--max-lora-rank", "8", "--lora-modules", "tuned="+filepath.Join(l.env, "adapter"))
 		}, "VLLM::EngineCore"},
 		{"llamacpp", func(l realLab) serving {
