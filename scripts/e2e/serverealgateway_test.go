@@ -9,7 +9,10 @@ import (
 	"time"
 )
 
-var clients = flag.String("clients", "", "TestServeRealGateway: the `FOLDER` of scripts/gateway_clients.d/venv")
+var (
+	clients   = flag.String("clients", "", "TestServeRealGateway: the `FOLDER` of scripts/gateway_clients.d/venv")
+	openWebUI = flag.String("open-webui", "", "TestServeRealGateway: the `FOLDER` of Open WebUI's virtual environment")
+)
 
 // Real engines are asked by real clients through a member that does not run them, behind what people put before a
 // gateway, too; and they die under requests.
@@ -66,7 +69,7 @@ func TestServeRealGateway(t *testing.T) {
 				}
 			}
 			told("clients", run("real.py", tt.engine, url))
-			told("before the gateway", run("fronts.py", dir, filepath.Join(*clients, "bin/litellm"), filepath.Join(l.env, "../openwebui/bin/open-webui")))
+			told("before the gateway", run("fronts.py", dir, filepath.Join(*clients, "bin/litellm"), filepath.Join(*openWebUI, "bin/open-webui")))
 			file := filepath.Join(dir, "under-way")
 			dying := run("killed.py", file)
 			eventually(t, 2*time.Minute, "all is under way", func() bool {
