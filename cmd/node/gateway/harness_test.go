@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -36,6 +37,25 @@ type world struct {
 	url    string
 	// reached: services that are avoided take a connection again.
 	reached atomic.Bool
+	log     lockedText
+}
+
+// lockedText is what several write to.
+type lockedText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // view makes a map of these services, heard of just now.
@@ -48,7 +68,7 @@ func newGateway(t *testing.T, v View) *world {
 	t.Helper()
 	w := &world{t: t, view: &rendezvous.Latest[View]{}}
 	w.view.Store(v)
-	g, err := Open(Config{Host: "spark1", Map: w.view, Use: w.used, Logger: slog.New(slog.DiscardHandler)})
+	g, err := Open(Config{Host: "spark1", Map: w.view, Use: w.used, Logger: slog.New(slog.NewTextHandler(&w.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

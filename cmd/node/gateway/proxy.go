@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -136,6 +137,9 @@ func (rq *request) direct(pr *httputil.ProxyRequest, b *backend) {
 // watch looks at an engine's answer as it passes.
 func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
 	b.load.unreached.Store(false)
+	if err := absent(rq, b, res); err != nil {
+		return err
+	}
 	kind := res.Header.Get("Content-Type")
 	events := isStream(res.Header)
 	w := &watched{
@@ -145,6 +149,8 @@ func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
 			if silent(err) {
 				g.avoid(b)
 			}
+			g.sparing.Say(slog.LevelWarn, "engine broke off", string(b.Job), slog.String("job", string(b.Job)),
+				slog.String("error", err.Error()))
 			return rq.answer.form.event(refuse(502, "", "%s", brokeOff(rq, b, err)))
 		},
 		ids: rq.route.previous,
@@ -155,6 +161,32 @@ func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
 	rq.watched = w
 	res.Body = w
 	return nil
+}
+
+// absentMost is the longest answer by which an engine says that it has no such path, in bytes.
+const absentMost = 256
+
+// absent is told where the engine does not have the path: of that it says no more than its library does (FastAPI:
+// {"detail":"Not Found"}, llama.cpp: File Not Found), and its client would look for a mistake of its own.
+func absent(rq *request, b *backend, res *http.Response) error {
+	status := res.StatusCode
+	if status != http.StatusNotFound && status != http.StatusMethodNotAllowed || res.ContentLength < 0 ||
+		res.ContentLength > absentMost {
+		return nil
+	}
+	said, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	res.Body = io.NopCloser(bytes.NewReader(said))
+	switch strings.ToLower(errorText(said)) {
+	case "", "not found", "file not found", "404 page not found", "method not allowed":
+	default:
+		return nil
+	}
+	return refuse(status, "", "the engine of model %s (job %s on %s) does not take %s %s: a model of another kind may, or "+
+		"an engine that was started for it", rq.model, b.Job, b.Host, rq.r.Method, rq.path)
 }
 
 func brokeOff(rq *request, b *backend, err error) string {

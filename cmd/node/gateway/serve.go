@@ -174,7 +174,7 @@ func (g *Gateway) handOn(rq *request) {
 		if rq.r.Context().Err() != nil {
 			return
 		}
-		if no := rq.in.refused(); no != nil {
+		if no = rq.in.refused(); no != nil || errors.As(err, &no) { // it is the client's body, or no path of the engine's
 			g.give(rq, no)
 			return
 		}

@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"strconv"
 	"time"
@@ -16,8 +15,9 @@ const (
 	idSize   = 4 << 10 // of an answer's beginning, where its id stands
 )
 
-// errBroken ends an answer whose engine broke off: it aborts the client's connection.
-var errBroken = errors.New("the engine broke off")
+// errBroken ends an answer that is not complete: ReverseProxy aborts the client's connection by any error, and logs all
+// but this one. It does not know which engine broke off, nor whether the client did.
+var errBroken = context.Canceled
 
 // watched is an engine's answer on its way to the client.
 type watched struct {
@@ -66,8 +66,11 @@ func (w *watched) Read(p []byte) (int, error) {
 			}
 			continue
 		}
-		if err != nil && err != io.EOF && w.ctx.Err() == nil {
-			w.broken(err)
+		if err != nil && err != io.EOF {
+			if w.ctx.Err() == nil {
+				w.broken(err)
+			}
+			err = errBroken
 		}
 		if err != nil || !w.events {
 			return n, err
