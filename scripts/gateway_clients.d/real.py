@@ -26,8 +26,8 @@ lite = {"api_base": gateway + "/v1", "api_key": "none", "num_retries": 0, "timeo
 sunny = {
     "type": "object", "properties": {"sunny": {"type": "boolean"}}, "required": ["sunny"], "additionalProperties": False,
 }  # fmt: skip
-tools = [{"type": "function", "function": {"name": "weather", "parameters": sunny}}]
-an_tools = [{"name": "weather", "input_schema": sunny}]
+tools = [{"type": "function", "function": {"name": "weather", "parameters": sunny, "strict": True}}]
+an_tools = [{"name": "weather", "input_schema": sunny, "strict": True}]
 WORK = "vllm:num_requests_running" if vllm else "llamacpp:requests_processing"
 
 
@@ -252,7 +252,7 @@ def anthropic_tools():
     r = an.messages.create(
         model=model, messages=user("hi"), tools=an_tools, tool_choice={"type": "any"}, max_tokens=400
     )
-    assert not vllm or [b.name for b in r.content if b.type == "tool_use"] == ["weather"], r
+    assert not vllm or {b.name for b in r.content if b.type == "tool_use"} == {"weather"}, r
 
 
 @case
@@ -261,7 +261,7 @@ def anthropic_tools_stream():
         model=model, messages=user("hi"), tools=an_tools, tool_choice={"type": "any"}, max_tokens=400
     ) as s:
         r = s.get_final_message()
-    assert not vllm or [b.name for b in r.content if b.type == "tool_use"] == ["weather"], r
+    assert not vllm or {b.name for b in r.content if b.type == "tool_use"} == {"weather"}, r
 
 
 @case

@@ -153,7 +153,7 @@ func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
 				slog.String("error", err.Error()))
 			return rq.answer.form.event(refuse(502, "", "%s", brokeOff(rq, b, err)))
 		},
-		ids: rq.route.previous,
+		keep: rq.route.previous || events && rq.answer.form == anthropic,
 	}
 	if events || strings.HasPrefix(kind, "application/json") {
 		w.tail = new(tail)

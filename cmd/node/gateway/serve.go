@@ -255,12 +255,12 @@ func (g *Gateway) finish(rq *request) {
 		return
 	}
 	if w.tail != nil {
-		in, out := usage(w.tail.bytes())
+		in, out := usage(w.head, w.tail.bytes())
 		c.tokensIn.Add(in)
 		c.tokensOut.Add(out)
 	}
-	if w.ids && rq.answer.status < http.StatusBadRequest {
-		if m := answerID().FindSubmatch(w.id); m != nil {
+	if rq.route.previous && rq.answer.status < http.StatusBadRequest {
+		if m := answerID().FindSubmatch(w.head); m != nil {
 			g.pins.note(pin{string(m[1]), rq.to.Job, rq.to.Generation, rq.model})
 		}
 	}
