@@ -237,8 +237,8 @@ func (r *run) begin(job rendezvous.Job) {
 // now. A node that comes back later is swept. l.mu is held.
 func (r *run) forgetAll() {
 	key := r.job.Key()
-	for _, p := range r.placements {
-		r.send(p, launcher.Order{Forget: &key})
+	for _, p := range r.job.Plan.Nodes {
+		r.l.cfg.Send(p.Node, launcher.Order{Fence: r.l.cfg.Fence, Forget: &key})
 	}
 }
 

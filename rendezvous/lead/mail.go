@@ -284,9 +284,6 @@ func (r *run) publish() {
 		}
 	}
 	for _, p := range r.placements {
-		if r.asleep {
-			break
-		}
 		if p.suspended && p.phase == launcher.PhaseStarted {
 			r.suspended = append(r.suspended, p.Host)
 		}

@@ -58,10 +58,13 @@ func (l *Leader) whole(spec launcher.Spec, id launcher.NodeID) bool {
 func (l *Leader) holders(own *run, gone ...*run) map[launcher.NodeID][]*run {
 	held := map[launcher.NodeID][]*run{}
 	for _, r := range l.runs {
-		if r == own || r.asleep || slices.Contains(gone, r) {
+		if r == own || slices.Contains(gone, r) {
 			continue
 		}
-		plans := []rendezvous.Plan{r.job.Plan}
+		var plans []rendezvous.Plan
+		if !r.idle() {
+			plans = append(plans, r.job.Plan)
+		}
 		if r.pending != nil {
 			plans = append(plans, *r.pending)
 		}

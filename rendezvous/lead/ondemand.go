@@ -68,13 +68,16 @@ func (l *Leader) Use(ctx context.Context, from launcher.NodeID, u rendezvous.Ser
 	})
 }
 
+// idle tells whether a run sleeps, or waits in the queue: it holds nothing, and what its plan says of nodes is past.
+func (r *run) idle() bool { return r.asleep || r.queued }
+
 // sleep has a run that waits between two generations do so until somebody asks for it.
 func (r *run) sleep(why string) {
 	r.l.mu.Lock()
-	r.demand, r.queued = demand{asleep: true}, false
+	r.demand, r.queued, r.pending = demand{asleep: true}, false, nil
 	r.l.poke() // others may have its place
 	r.l.mu.Unlock()
-	r.wait.until = time.Time{}
+	r.wait.until, r.placements = time.Time{}, nil
 	r.viewMu.Lock()
 	r.started, r.serving = nil, serving{}
 	r.viewMu.Unlock()

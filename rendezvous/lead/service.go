@@ -27,7 +27,7 @@ const (
 
 // servedIs takes what rank 0's node saw of the service.
 func (r *run) servedIs(p *placement, now *launcher.ServiceSeen) {
-	if now == nil || p.rank != 0 || r.job.Spec.Service == nil || r.job.Plan.Stage != "" || r.asleep {
+	if now == nil || p.rank != 0 || r.job.Spec.Service == nil || r.job.Plan.Stage != "" {
 		return
 	}
 	r.viewMu.Lock()
