@@ -94,3 +94,21 @@ func TestWokenTogether(t *testing.T) {
 		d.end()
 	})
 }
+
+// Who waits for another's --min-up takes the place that becomes free earlier.
+func TestRoomBecomesFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long := onDemand("aaaa", 60)
+		long.Service.OnDemand.MinUp = time.Hour
+		d := newDemandWorld(t, long, onDemand("bbbb", 60))
+		d.wake("aaaa")
+		d.is("one", time.Minute, "aaaa running", "bbbb asleep")
+		d.wake("bbbb")
+		d.is("the other", time.Minute, "aaaa running", "bbbb waiting")
+		if err := d.leader.Stop(t.Context(), "aaaa", time.Second, "enough"); err != nil {
+			t.Error(err)
+		}
+		d.is("once the first was stopped", time.Minute, "bbbb running")
+		d.end()
+	})
+}
