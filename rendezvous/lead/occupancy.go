@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -179,7 +180,15 @@ func (l *Leader) queue() []*run {
 }
 
 func cameBefore(a, b *run) int {
-	return cmp.Or(a.job.Planned.Compare(b.job.Planned), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
+	return cmp.Or(a.came().Compare(b.came()), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
+}
+
+// came is since when a job wants its nodes.
+func (r *run) came() time.Time {
+	if r.queued && !r.woken.IsZero() {
+		return r.woken
+	}
+	return r.job.Planned
 }
 
 // inQueue is the place of a run in the queue, from 1, and the run that is first; nil if

@@ -20,6 +20,7 @@ import (
 // demand is a run's part in that; guarded by l.mu, written by the run's own loop.
 type demand struct {
 	asleep bool
+	woken  time.Time // when it was asked for; zero: it has been placed since, or never was
 	up     time.Time // since when it has been ready in this generation, or under this leader; zero: it is not
 	used   time.Time // by the last request that this leader knows of
 	leaves bool      // it is being ended, to sleep
@@ -27,8 +28,9 @@ type demand struct {
 
 const (
 	asleepText = "its first request at the gateway starts it"
-	// wokenFor is how long a service that was asked for is tried to be placed. The gateway's requests wait no longer.
-	wokenFor = 10 * time.Minute
+	// wokenFor is how long a service stays in the queue after somebody has asked for it. Gateways ask each 2 s as long as
+	// requests wait.
+	wokenFor = time.Minute
 )
 
 // Use tells of a service's requests at a member. rendezvous.ErrAsleep: there is no place for a service that one waits for,
@@ -54,16 +56,18 @@ func (l *Leader) Use(ctx context.Context, from launcher.NodeID, u rendezvous.Ser
 				r.used = at
 			}
 		}
-		if !r.asleep || !u.Wake || r.noMore {
+		if !r.idle() || !u.Wake || r.noMore {
 			return nil
 		}
-		if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {
-			if _, err := l.room(r, time.Time{}); err != nil {
-				return fmt.Errorf("%w: %s", rendezvous.ErrAsleep, plain.Text(err.Error()))
+		if r.asleep {
+			if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {
+				if _, err := l.room(r, time.Time{}); err != nil {
+					return fmt.Errorf("%w: %s", rendezvous.ErrAsleep, plain.Text(err.Error()))
+				}
 			}
+			r.asleep, r.queued, r.woken = false, true, time.Now()
 		}
-		r.asleep, r.queued = false, true
-		r.wait.from, r.wait.until = time.Now(), time.Now().Add(wokenFor)
+		r.wait.until = time.Now().Add(wokenFor)
 		return nil
 	})
 }
@@ -77,7 +81,7 @@ func (r *run) sleep(why string) {
 	r.demand, r.queued, r.pending = demand{asleep: true}, false, nil
 	r.l.poke() // others may have its place
 	r.l.mu.Unlock()
-	r.wait.until, r.placements = time.Time{}, nil
+	r.wait.until, r.wait.look, r.placements = time.Time{}, time.Time{}, nil
 	r.viewMu.Lock()
 	r.started, r.serving = nil, serving{}
 	r.viewMu.Unlock()

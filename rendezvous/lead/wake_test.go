@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // demandWorld is one machine with 100 GiB for jobs, and services on demand.
@@ -43,6 +44,15 @@ func (d *demandWorld) wake(ids ...launcher.JobID) {
 		if err := d.leader.Use(d.t.Context(), "id1", asks(id, true)); err != nil {
 			d.t.Error(err)
 		}
+	}
+}
+
+// waits has requests for a service wait so long.
+func (d *demandWorld) waits(id launcher.JobID, during time.Duration) {
+	d.t.Helper()
+	for range during / (10 * time.Second) {
+		d.wake(id)
+		time.Sleep(10 * time.Second)
 	}
 }
 
@@ -89,8 +99,10 @@ func TestWokenTogether(t *testing.T) {
 			t.Error(err)
 		}
 		d.wake("aaaa", "bbbb")
-		d.is("two that have run before", 2*time.Minute, "aaaa running", "bbbb waiting")
-		d.is("after --min-up", 5*time.Minute, "aaaa asleep", "bbbb running")
+		d.waits("bbbb", 2*time.Minute)
+		d.is("two that have run before", 0, "aaaa running", "bbbb waiting")
+		d.waits("bbbb", 5*time.Minute)
+		d.is("after --min-up", 0, "aaaa asleep", "bbbb running")
 		d.end()
 	})
 }
@@ -104,11 +116,51 @@ func TestRoomBecomesFree(t *testing.T) {
 		d.wake("aaaa")
 		d.is("one", time.Minute, "aaaa running", "bbbb asleep")
 		d.wake("bbbb")
-		d.is("the other", time.Minute, "aaaa running", "bbbb waiting")
+		d.is("the other", 30*time.Second, "aaaa running", "bbbb waiting")
 		if err := d.leader.Stop(t.Context(), "aaaa", time.Second, "enough"); err != nil {
 			t.Error(err)
 		}
-		d.is("once the first was stopped", time.Minute, "bbbb running")
+		d.is("once the first was stopped", 20*time.Second, "bbbb running")
+		d.end()
+	})
+}
+
+// Those that are asked for all the time have their turns: none waits while two others follow each other, or for so long
+// that it goes back to sleep.
+func TestTurnsOnDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ids := []launcher.JobID{"aaaa", "bbbb", "cccc", "dddd"}
+		d := newDemandWorld(t, onDemand(ids[0], 60), onDemand(ids[1], 60), onDemand(ids[2], 60), onDemand(ids[3], 60))
+		ran := map[launcher.JobID]int{}
+		for range 60 * 60 {
+			for _, j := range d.leader.Jobs() {
+				switch j.State {
+				case rendezvous.StateAsleep, rendezvous.StateWaits:
+					d.wake(j.Spec.ID)
+				case rendezvous.StateRuns:
+					ran[j.Spec.ID]++
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		for _, id := range ids {
+			if ran[id] < 10*60 {
+				t.Errorf("in an hour %s ran for %d s", id, ran[id])
+			}
+		}
+		d.end()
+	})
+}
+
+// What nobody waits for any more does not start, and ends no other.
+func TestNobodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDemandWorld(t, onDemand("aaaa", 60), onDemand("bbbb", 60))
+		d.wake("aaaa")
+		d.is("one", time.Minute, "aaaa running", "bbbb asleep")
+		d.wake("bbbb")
+		d.is("another", 30*time.Second, "aaaa running", "bbbb waiting")
+		d.is("once its client is gone", 6*time.Minute, "aaaa running", "bbbb asleep")
 		d.end()
 	})
 }

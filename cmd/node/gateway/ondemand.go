@@ -18,7 +18,7 @@ import (
 const (
 	tellEach   = 30 * time.Second
 	tellWithin = 5 * time.Second // for one call
-	// wakeEach is how soon the leader is asked anew for a service that still sleeps.
+	// wakeEach is how soon the leader is asked anew for a service that still sleeps, or waits for a place.
 	wakeEach = 2 * time.Second
 )
 
@@ -96,7 +96,7 @@ func (u *uses) begins(b *backend, k *key) (ends func()) {
 	}
 }
 
-// wake has the leader start a service that sleeps; all who ask at a time share one question.
+// wake has the leader start a service that sleeps, or keep it in the queue; all who ask at a time share one question.
 func (u *uses) wake(job launcher.JobID) *waking {
 	u.mu.Lock()
 	defer u.mu.Unlock()

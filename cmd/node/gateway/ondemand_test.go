@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -67,6 +68,38 @@ func TestWake(t *testing.T) {
 		for _, c := range []<-chan got{one, two} {
 			if g := <-c; g.status != 200 {
 				t.Errorf("once it is up: %d %s", g.status, g.body)
+			}
+		}
+	})
+}
+
+// A service that waits for a place is asked for as long as requests wait that may wake it, and no longer.
+func TestWokenIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := coming("j", "a")
+		b.OnDemand, b.State = true, "waiting"
+		v := viewOf(b)
+		check := keyOf("check")
+		check.NoWake = true
+		v.Gateway.Keys = map[string]rendezvous.GatewayKey{"ada": keyOf("ada"), "check": check}
+		w := newGateway(t, v)
+		for key, want := range map[string][]rendezvous.ServiceUse{"ada": {{Job: "j", Wake: true}}, "check": nil} {
+			ctx, gone := context.WithCancel(t.Context())
+			_, done := w.begin(ctx, chatPath, `{"model":"a"}`, "x-api-key: "+key)
+			for range 5 {
+				w.uses.Store(wire.UseServicesRequest{})
+				time.Sleep(30 * time.Second)
+				if d := cmp.Diff(want, w.uses.Load().Uses); d != "" {
+					t.Errorf("while %s waits the leader was told: %s", key, d)
+				}
+			}
+			gone()
+			<-done
+			time.Sleep(time.Second)
+			w.uses.Store(wire.UseServicesRequest{})
+			time.Sleep(time.Minute)
+			if told := w.uses.Load().Uses; told != nil {
+				t.Errorf("once %s is gone the leader was told %+v", key, told)
 			}
 		}
 	})
