@@ -68,7 +68,7 @@ func (l *lasting) index(v View) *index {
 			at = &load{}
 		}
 		loads[b.Job] = at
-		at.use.moved(b.Moves)
+		at.use.moves.Store(b.Moves)
 		one := &backend{Backend: b, addr: b.Addr.String(), load: at}
 		for _, name := range b.Models {
 			if !slices.Contains(x.models[name], one) {

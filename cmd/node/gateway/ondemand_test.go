@@ -181,3 +181,30 @@ func TestMovingIsTold(t *testing.T) {
 		told("after the last one", rendezvous.ServiceUse{Job: "j", UnderWay: &n})
 	})
 }
+
+// A new leader hears what is under way at a service that it, too, is about to end.
+func TestMovingIsToldToEachLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := viewOf(coming("j", "a"))
+		ready(&v)
+		w := newGateway(t, v)
+		end := make(chan struct{})
+		w.g.transport = fake(func(*http.Request) (*http.Response, error) {
+			<-end
+			return answers(200, "application/json", `{}`)
+		})
+		_, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
+		time.Sleep(time.Second)
+		w.becomes(func(v *View) { v.Backends[0].Ready, v.Backends[0].Comes, v.Backends[0].Moves = false, true, true })
+		time.Sleep(3 * time.Second)
+		w.uses.Store(wire.UseServicesRequest{}) // what follows is heard by another leader
+		time.Sleep(5 * time.Second)
+		n := int64(1)
+		want := []rendezvous.ServiceUse{{Job: "j", UnderWay: &n}}
+		if d := cmp.Diff(want, w.uses.Load().Uses); d != "" {
+			t.Errorf("another leader was told: %s", d)
+		}
+		close(end)
+		<-done
+	})
+}
