@@ -266,7 +266,7 @@ func (r *run) stop(asked rendezvous.Stop) error {
 // applyStop ends the job because of a request in the record.
 func (r *run) applyStop(asked rendezvous.Stop) {
 	r.asked, r.noMore = &asked, true
-	if r.verdict == nil {
+	if v := r.verdict; v == nil || v.Moved || v.Asleep { // it was to come back
 		r.end(rendezvous.Outcome{End: rendezvous.Stopped, Cause: asked.Reason})
 		r.grace = asked.Grace
 	}

@@ -164,3 +164,24 @@ func TestNobodyWaits(t *testing.T) {
 		d.end()
 	})
 }
+
+// A person who stops a service that is being ended, to sleep, has stopped it.
+func TestStopWhileItGoesToSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDemandWorld(t, onDemand("aaaa", 60))
+		d.nodes[0].lingers = 5 * time.Second
+		d.wake("aaaa")
+		d.is("asked for", time.Minute, "aaaa running")
+		for d.leader.Jobs()[0].State == rendezvous.StateRuns {
+			time.Sleep(time.Second)
+		}
+		if err := d.leader.Stop(t.Context(), "aaaa", time.Second, "stopped by ada"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if j, _ := d.record.Job("aaaa"); j.Outcome == nil || j.Outcome.End != rendezvous.Stopped {
+			t.Errorf("its outcome is %+v", j.Outcome)
+		}
+		d.end()
+	})
+}
