@@ -185,3 +185,20 @@ func TestStopWhileItGoesToSleep(t *testing.T) {
 		d.end()
 	})
 }
+
+// A service that crashes while its requests are to end sleeps all the same: nobody needs it, and that is no failure.
+func TestCrashWhileItGoesToSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDemandWorld(t, onDemand("aaaa", 60))
+		d.nodes[0].life = func(launcher.Key, int) (time.Duration, *launcher.Exit) {
+			return 20*time.Minute + 13*time.Second, &launcher.Exit{Code: 1}
+		}
+		d.wake("aaaa")
+		d.is("asked for", time.Minute, "aaaa running")
+		d.is("idle, when it crashes", 20*time.Minute, "aaaa asleep")
+		if j, _ := d.record.Job("aaaa"); len(j.Faults) > 0 || j.Plan.Generation != 1 {
+			t.Errorf("failures %v, generation %d", j.Faults, j.Plan.Generation)
+		}
+		d.end()
+	})
+}
