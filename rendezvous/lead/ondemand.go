@@ -34,7 +34,7 @@ const (
 )
 
 // Use tells of a service's requests at a member. rendezvous.ErrAsleep: there is no place for a service that one waits for,
-// and none that could be made.
+// and none that could be made, or it was refused just now.
 func (l *Leader) Use(ctx context.Context, from launcher.NodeID, u rendezvous.ServiceUse) error {
 	return l.ask(ctx, u.Job, func(r *run) error {
 		if n := u.UnderWay; n != nil && r.moving != nil {
@@ -60,9 +60,12 @@ func (l *Leader) Use(ctx context.Context, from launcher.NodeID, u rendezvous.Ser
 			return nil
 		}
 		if r.asleep {
+			if time.Now().Before(r.wait.from) {
+				return fmt.Errorf("%w: %s", rendezvous.ErrAsleep, plain.Text(r.wait.done.Cause))
+			}
 			if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {
 				if _, err := l.room(r, time.Time{}); err != nil {
-					return fmt.Errorf("%w: %s", rendezvous.ErrAsleep, plain.Text(err.Error()))
+					return fmt.Errorf("%w: no room: %s", rendezvous.ErrAsleep, plain.Text(err.Error()))
 				}
 			}
 			r.asleep, r.queued, r.woken = false, true, time.Now()
@@ -97,9 +100,10 @@ func (r *run) recordAsleep(out rendezvous.Outcome) {
 	}
 }
 
-// sleepsAfter tells whether a service sleeps once a generation has ended so.
+// sleepsAfter tells whether a service sleeps once a generation has ended so. What was refused sleeps, too: it would hold
+// its place for as long as it is, whoever wants that.
 func sleepsAfter(spec launcher.Spec, out rendezvous.Outcome) bool {
-	return spec.OnDemand() != nil && (out.Asleep || out.AllLost)
+	return spec.OnDemand() != nil && (out.Asleep || out.AllLost || out.End == rendezvous.Rejected)
 }
 
 // begunAsleep is what a run of a recorded job waits for if it sleeps; nil: it does not.

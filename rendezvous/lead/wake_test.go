@@ -1,7 +1,9 @@
 package lead
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,6 +201,30 @@ func TestCrashWhileItGoesToSleep(t *testing.T) {
 		if j, _ := d.record.Job("aaaa"); len(j.Faults) > 0 || j.Plan.Generation != 1 {
 			t.Errorf("failures %v, generation %d", j.Faults, j.Plan.Generation)
 		}
+		d.end()
+	})
+}
+
+// What cannot start where it was asked for does not hold the machine until it can.
+func TestRefusedWhenWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDemandWorld(t, onDemand("aaaa", 60), onDemand("bbbb", 60))
+		d.wake("aaaa")
+		d.is("once", time.Minute, "aaaa running", "bbbb asleep")
+		d.is("idle", 30*time.Minute, "aaaa asleep", "bbbb asleep")
+		d.nodes[0].refuses = "port 8001 is taken"
+		d.wake("aaaa")
+		d.is("refused", 5*time.Minute, "aaaa asleep", "bbbb asleep")
+		d.wake("aaaa")
+		time.Sleep(time.Second)
+		err := d.leader.Use(t.Context(), "id1", asks("aaaa", true))
+		if !errors.Is(err, rendezvous.ErrAsleep) || !strings.Contains(err.Error(), "spark1: port 8001 is taken") {
+			t.Errorf("asked for again at once: %v", err)
+		}
+		d.nodes[0].refuses = ""
+		d.is("some time later", 5*time.Minute, "aaaa asleep", "bbbb asleep")
+		d.wake("aaaa")
+		d.is("once it is not", time.Minute, "aaaa running", "bbbb asleep")
 		d.end()
 	})
 }

@@ -29,7 +29,7 @@ func TestWake(t *testing.T) {
 		check.NoWake = true
 		v.Gateway.Keys = map[string]rendezvous.GatewayKey{"ada": keyOf("ada"), "check": check}
 		w := newGateway(t, v)
-		w.asleep = map[launcher.JobID]string{"k": "no room: spark1 by job keep"}
+		w.asleep = map[launcher.JobID]string{"k": "cannot be started: no room: spark1 by job keep"}
 		w.g.transport = fake(func(*http.Request) (*http.Response, error) { return answers(200, "application/json", `{}`) })
 		ask := func(model, key string) <-chan got {
 			out := make(chan got, 1)

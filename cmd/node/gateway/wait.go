@@ -278,7 +278,7 @@ func (g *Gateway) place(rq *request) (*backend, *refusal) {
 			case !w.is():
 				woken = w.done
 			case w.no != "" && c.wake.Asleep():
-				return nil, refuse(503, "", "model %s is asleep and cannot be started: %s", rq.model, w.no).after(30 * time.Second)
+				return nil, refuse(503, "", "model %s is asleep and %s", rq.model, w.no).after(30 * time.Second)
 			default: // the map will say so
 				next = earlier(next, w.at.Add(wakeEach))
 			}
