@@ -228,3 +228,15 @@ func TestRefusedWhenWoken(t *testing.T) {
 		d.end()
 	})
 }
+
+// A person is not told that what sleeps starts again.
+func TestRestartWhileAsleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDemandWorld(t, onDemand("aaaa", 60))
+		if err := d.leader.Restart(t.Context(), "aaaa", "ada wants it"); err == nil || !strings.Contains(err.Error(), "asleep") {
+			t.Errorf("restart while it sleeps: %v", err)
+		}
+		d.is("afterwards", time.Minute, "aaaa asleep")
+		d.end()
+	})
+}
