@@ -88,8 +88,18 @@ func (u *uses) begins(b *backend, k *key) (ends func()) {
 	}
 }
 
-// wake has the leader start a service that sleeps, or keep it in the queue; all who ask at a time share one question.
-func (u *uses) wake(job launcher.JobID) *waking {
+// wake has the leader start the first of a model's services that may, or keep it in the queue.
+func (u *uses) wake(of []*backend) (w *waking) {
+	for _, b := range of {
+		if w = u.waking(b.Job); !w.is() || w.no == "" {
+			break
+		}
+	}
+	return w
+}
+
+// waking is the question for one service; all who ask at a time share it.
+func (u *uses) waking(job launcher.JobID) *waking {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if w := u.woken[job]; w != nil && (!w.is() || time.Since(w.at) < wakeEach) {

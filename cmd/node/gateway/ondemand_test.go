@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,6 +70,29 @@ func TestWake(t *testing.T) {
 			if g := <-c; g.status != 200 {
 				t.Errorf("once it is up: %d %s", g.status, g.body)
 			}
+		}
+	})
+}
+
+// Where several services of a model sleep, one for which there is no room keeps none of the others from starting.
+func TestWakeAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := viewOf(sleeping("j", "a"), sleeping("k", "a"))
+		w := newGateway(t, v)
+		w.asleep = map[launcher.JobID]string{"j": "cannot be started: no room: spark1 by job keep"}
+		w.g.transport = fake(func(*http.Request) (*http.Response, error) { return answers(200, "application/json", `{}`) })
+		rec, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
+		time.Sleep(10 * time.Second)
+		want := []rendezvous.ServiceUse{{Job: "k", Wake: true}}
+		uses := w.uses.Load().Uses
+		if d := cmp.Diff(want, slices.DeleteFunc(uses, func(u rendezvous.ServiceUse) bool { return u.Job == "j" })); d != "" {
+			t.Errorf("the leader was told: %s", d)
+		}
+		w.becomes(func(v *View) { v.Backends[1] = coming("k", "a"); v.Backends[1].OnDemand = true })
+		time.Sleep(time.Minute)
+		w.becomes(func(v *View) { v.Backends[1].Ready, v.Backends[1].Comes = true, false })
+		if <-done; rec.Code != 200 {
+			t.Errorf("once the other is up: %d %s", rec.Code, rec.Body)
 		}
 	})
 }

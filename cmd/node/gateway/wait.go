@@ -76,8 +76,8 @@ type choice struct {
 	to   *backend
 	no   *refusal
 	wait bool
-	// wake is the service that the leader is to be asked for meanwhile; nil: none.
-	wake *backend
+	// wake are the services that the leader is to be asked for meanwhile: the first one that may start.
+	wake []*backend
 	// again is when to choose anew even if the map does not change; zero: only then.
 	again time.Time
 }
@@ -118,14 +118,14 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 	var first time.Time // missed
 	var last *miss
 	comes, unreached := false, 0
-	var asleep, queued *backend
+	var asleep, queued []*backend
 	for _, b := range backends {
 		comes = comes || b.Comes
-		if b.Asleep() && asleep == nil {
-			asleep = b
+		if b.Asleep() {
+			asleep = append(asleep, b)
 		}
 		if b.Queued() && rq.key.mayWake() {
-			queued = b
+			queued = append(queued, b)
 		}
 		if !b.Ready {
 			continue
@@ -159,10 +159,10 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 		return choice{to: g.pick(rq.session, ready)}
 	case last != nil || comes:
 		return choice{wait: true, again: again, wake: queued}
-	case asleep != nil && !rq.key.mayWake():
+	case len(asleep) > 0 && !rq.key.mayWake():
 		return choice{no: refuse(503, "", "model %s is asleep, and key %s may not wake it (--no-wake)", rq.model,
 			rq.key.name).after(30 * time.Second)}
-	case asleep != nil:
+	case len(asleep) > 0:
 		return choice{wait: true, again: again, wake: asleep}
 	}
 	return choice{no: down(rq.model, backends)}
@@ -273,11 +273,11 @@ func (g *Gateway) place(rq *request) (*backend, *refusal) {
 			next = earlier(next, c.again)
 		}
 		var woken <-chan struct{}
-		if c.wake != nil {
-			switch w := g.uses.wake(c.wake.Job); {
+		if len(c.wake) > 0 {
+			switch w := g.uses.wake(c.wake); {
 			case !w.is():
 				woken = w.done
-			case w.no != "" && c.wake.Asleep():
+			case w.no != "" && c.wake[0].Asleep():
 				return nil, refuse(503, "", "model %s is asleep and %s", rq.model, w.no).after(30 * time.Second)
 			default: // the map will say so
 				next = earlier(next, w.at.Add(wakeEach))
