@@ -192,12 +192,12 @@ func (r *run) came() time.Time {
 }
 
 // inQueue is the place of a run in the queue, from 1, and the run that is first; nil if
-// there is none. Every queued run calls it at every turn, so nothing is sorted. l.mu is
-// held.
+// there is none. Every queued run calls it at every turn, so nothing is sorted. A service on demand waits for no job
+// that could not begin if all of them slept: they go once it can. l.mu is held.
 func (l *Leader) inQueue(r *run) (place int, first *run) {
 	place = 1
 	for _, other := range l.runs {
-		if !other.queued {
+		if !other.queued || l.letsPass(other, r) {
 			continue
 		}
 		if first == nil || cameBefore(other, first) < 0 {
@@ -208,6 +208,15 @@ func (l *Leader) inQueue(r *run) (place int, first *run) {
 		}
 	}
 	return place, first
+}
+
+// letsPass tells whether a job that waits is not in the way of a run. l.mu is held.
+func (l *Leader) letsPass(job, r *run) bool {
+	if r == nil || r.job.Spec.OnDemand() == nil || job.job.Spec.OnDemand() != nil {
+		return false
+	}
+	_, err := l.room(job, time.Time{})
+	return err != nil
 }
 
 // before is the run that has to be placed before a job that takes GPUs or memory: the first of the

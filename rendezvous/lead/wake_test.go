@@ -240,3 +240,23 @@ func TestRestartWhileAsleep(t *testing.T) {
 		d.end()
 	})
 }
+
+// A job that waits in the queue for what it cannot have yet keeps no service on demand from starting, and none of those
+// keeps the job from starting once it can.
+func TestDemandBesideTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDemandWorld(t, onDemand("aaaa", 30))
+		d.launch(sizedService("keep", 60, 0))
+		wide := sizedService("wide", 90, 0)
+		wide.Wait = true
+		d.launch(wide)
+		d.is("at first", time.Minute, "aaaa asleep", "keep running", "wide waiting")
+		d.wake("aaaa")
+		d.is("asked for", time.Minute, "aaaa running", "keep running", "wide waiting")
+		if err := d.leader.Stop(t.Context(), "keep", time.Second, "enough"); err != nil {
+			t.Error(err)
+		}
+		d.is("once the job can begin", 5*time.Minute, "aaaa asleep", "wide running")
+		d.end()
+	})
+}
