@@ -69,7 +69,7 @@ func (l *lasting) index(v View) *index {
 			at = &load{}
 		}
 		loads[b.Job] = at
-		at.use.moved(b.Moves)
+		at.use.moves.Store(b.Moves)
 		for _, name := range l.names[b.Job] { // its server lists adapters while it runs: who asks for one waits until then
 			if !b.Ready && !slices.Contains(b.Models, name) {
 				b.Models = append(slices.Clip(b.Models), name)
