@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -218,22 +219,24 @@ func absent(rq *request, b *backend, res *http.Response) error {
 }
 
 func brokeOff(rq *request, b *backend, err error) string {
-	var netErr net.Error
-	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
-		err = errors.New("the connection closed")
-	case errors.As(err, &netErr) && netErr.Timeout():
-		err = errors.New("it does not answer any more")
-	}
 	return fmt.Sprintf("the engine of model %s broke off (job %s on %s): %s; what it had begun is not sent to another: "+
-		"ask again", rq.model, b.Job, b.Host, err)
+		"ask again", rq.model, b.Job, b.Host, briefly(err))
+}
+
+// briefly has what a connection ends with in words, without its addresses.
+func briefly(err error) error {
+	netErr, _ := errors.AsType[net.Error](err)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+		return errors.New("the connection closed")
+	case netErr != nil && netErr.Timeout():
+		return errors.New("it does not answer any more")
+	}
+	return err
 }
 
 // noAnswer is what a client is told when an engine took its request and gave no answer.
 func noAnswer(rq *request, b *backend, err error) *refusal {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = errors.New("the connection closed")
-	}
 	return refuse(502, "", "the engine of model %s gave no answer (job %s on %s): %s; it may have begun, so the "+
-		"request is sent to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(err.Error()))
+		"request is sent to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(briefly(err).Error()))
 }
