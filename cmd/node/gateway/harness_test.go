@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,6 +32,8 @@ type world struct {
 	view *rendezvous.Latest[View]
 	url  string
 	log  lockedText
+	// reached: services that are avoided take a connection again.
+	reached atomic.Bool
 }
 
 // lockedText is what several write to.
@@ -63,6 +67,12 @@ func newGateway(t *testing.T, v View) *world {
 	g, err := Open(Config{Host: "spark1", Map: w.view, Logger: slog.New(slog.NewTextHandler(&w.log, nil))})
 	if err != nil {
 		t.Fatal(err)
+	}
+	g.dial = func(context.Context, string) error {
+		if w.reached.Load() {
+			return nil
+		}
+		return syscall.ECONNREFUSED
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -37,8 +37,8 @@ func (b *backend) service() string { return cmp.Or(b.Name, string(b.Job)) }
 // load outlives the indexes.
 type load struct {
 	underWay atomic.Int64
-	// unreached is when its address was last found not to answer, in Unix nanoseconds; 0: it was reached since.
-	unreached atomic.Int64
+	// unreached: its address was found not to answer, and was not reached since.
+	unreached atomic.Bool
 }
 
 // key is a key, and how much of its rate is used.

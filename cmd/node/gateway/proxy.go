@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,39 +15,10 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 )
 
-const (
-	dialMost = 3 * time.Second
-	// idleFor is less than the 5 s after which uvicorn and cpp-httplib close a connection: one that closes while a
-	// request is on its way to it loses that request, which must not be sent twice.
-	idleFor = 3 * time.Second
-	// bufferSize is of what a stream is copied with.
-	bufferSize = 8 << 10
-)
-
-// unreachedError: no connection was made, so that nothing of the request has been sent.
-type unreachedError struct{ error }
-
-func (e unreachedError) Unwrap() error { return e.error }
-
-func newTransport() *http.Transport {
-	d := net.Dialer{Timeout: dialMost, KeepAlive: 15 * time.Second}
-	return &http.Transport{
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := d.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, unreachedError{err}
-			}
-			return c, nil
-		},
-		DisableCompression:     true,
-		MaxIdleConnsPerHost:    4096,
-		IdleConnTimeout:        idleFor,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
-}
+// bufferSize is of what a stream is copied with.
+const bufferSize = 8 << 10
 
 type buffers struct{ pool sync.Pool }
 
@@ -133,7 +103,7 @@ func (g *Gateway) forward(rq *request, b *backend) error {
 	}
 	var failed error
 	p := httputil.ReverseProxy{
-		Transport: g.transport, BufferPool: &g.buffers, ErrorLog: g.errorLog,
+		Transport: g.transportOf(rq), BufferPool: &g.buffers, ErrorLog: g.errorLog,
 		Rewrite:        func(pr *httputil.ProxyRequest) { rq.direct(pr, b) },
 		ModifyResponse: func(res *http.Response) error { return g.watch(rq, b, res) },
 		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
@@ -168,7 +138,7 @@ func (rq *request) direct(pr *httputil.ProxyRequest, b *backend) {
 
 // watch looks at an engine's answer as it passes.
 func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
-	b.load.unreached.Store(0)
+	b.load.unreached.Store(false)
 	if err := absent(rq, b, res); err != nil {
 		return err
 	}
@@ -180,6 +150,9 @@ func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
 			rq.broken = true
 			g.sparing.Say(slog.LevelWarn, "engine broke off", string(b.Job), slog.String("job", string(b.Job)),
 				slog.String("error", err.Error()))
+			if silent(err) {
+				g.avoid(b)
+			}
 			return rq.answer.form.event(refuse(502, "", "%s", brokeOff(rq, b, err)))
 		},
 		keep: rq.route.previous || events && rq.answer.form == anthropic,
@@ -219,24 +192,25 @@ func absent(rq *request, b *backend, res *http.Response) error {
 }
 
 func brokeOff(rq *request, b *backend, err error) string {
+	err = plainly(err, b)
 	return fmt.Sprintf("the engine of model %s broke off (job %s on %s): %s; what it had begun is not sent to another: "+
-		"ask again", rq.model, b.Job, b.Host, briefly(err))
+		"ask again", rq.model, b.Job, b.Host, err)
 }
 
-// briefly has what a connection ends with in words, without its addresses.
-func briefly(err error) error {
-	netErr, _ := errors.AsType[net.Error](err)
+// plainly is how a connection ended.
+func plainly(err error, b *backend) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		return errors.New("the connection closed")
-	case netErr != nil && netErr.Timeout():
-		return errors.New("it does not answer any more")
+	case silent(err):
+		return fmt.Errorf("%s does not answer any more", b.Host)
 	}
 	return err
 }
 
 // noAnswer is what a client is told when an engine took its request and gave no answer.
 func noAnswer(rq *request, b *backend, err error) *refusal {
+	err = plainly(err, b)
 	return refuse(502, "", "the engine of model %s gave no answer (job %s on %s): %s; it may have begun, so the "+
-		"request is sent to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(briefly(err).Error()))
+		"request is sent to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(err.Error()))
 }

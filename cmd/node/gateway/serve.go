@@ -180,14 +180,16 @@ func (g *Gateway) handOn(rq *request) {
 		}
 		var unreached unreachedError
 		if !errors.As(err, &unreached) {
+			if silent(err) {
+				g.avoid(b)
+			}
 			g.sparing.Say(slog.LevelWarn, "engine gave no answer", string(b.Job), slog.String("job", string(b.Job)),
 				slog.String("error", err.Error()))
 			g.give(rq, noAnswer(rq, b, err))
 			return
 		}
-		now := time.Now()
-		b.load.unreached.Store(now.UnixNano())
-		rq.miss(b, unreached.error, now)
+		g.avoid(b)
+		rq.miss(b, unreached.error, time.Now())
 	}
 }
 

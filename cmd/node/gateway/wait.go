@@ -25,8 +25,6 @@ const (
 	reachEach     = time.Second
 	// cutPatience is how long an old map is gone by.
 	cutPatience = 30 * time.Second
-	// unreachedFor is how long others are preferred to a service that took no connection.
-	unreachedFor = 2 * time.Second
 	// A session's service is left for the least busy one when it has this many more requests, and twice as many.
 	sessionSlack = 16
 )
@@ -124,7 +122,7 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 		m := rq.missed(b)
 		if m == nil || now.Sub(m.at) >= reachEach {
 			ready = append(ready, b)
-			if at := b.load.unreached.Load(); at != 0 && now.Sub(time.Unix(0, at)) < unreachedFor {
+			if b.load.unreached.Load() {
 				unreached++
 			}
 		}
@@ -137,10 +135,7 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 		first = rq.misses[0].at
 	}
 	if unreached > 0 && unreached < len(ready) {
-		ready = slices.DeleteFunc(ready, func(b *backend) bool {
-			at := b.load.unreached.Load()
-			return at != 0 && now.Sub(time.Unix(0, at)) < unreachedFor
-		})
+		ready = slices.DeleteFunc(ready, func(b *backend) bool { return b.load.unreached.Load() })
 	}
 	switch {
 	case last != nil && !comes && now.Sub(first) >= reachPatience:

@@ -32,7 +32,7 @@ func TestJSONAfterComments(t *testing.T) {
 func TestStreamBehindMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newGateway(t, viewOf(coming("j", "a")))
-		w.g.transport = fake(func(*http.Request) (*http.Response, error) {
+		w.g.longer = fake(func(*http.Request) (*http.Response, error) {
 			return answers(200, "text/event-stream", "data: x\n\n")
 		})
 		rec, done := w.begin(t.Context(), chatPath,
