@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // bufferSize is of what a stream is copied with.
@@ -198,7 +199,7 @@ func brokeOff(rq *request, b *backend, err error) string {
 // plainly is how a connection ended.
 func plainly(err error, b *backend) error {
 	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
 		return errors.New("the connection closed")
 	case silent(err):
 		return fmt.Errorf("%s does not answer any more", b.Host)

@@ -131,6 +131,36 @@ func TestClientGoes(t *testing.T) {
 	}
 }
 
+// TestKilledEngine: its machine resets the connection; clients are told so without addresses, before its answer and in it.
+func TestKilledEngine(t *testing.T) {
+	for _, begun := range []string{"", "data: 1\n\n"} {
+		w := newWorld(t, viewOf(engine(t, "a", func(w http.ResponseWriter, _ *http.Request) {
+			if begun != "" {
+				w.Header().Set("Content-Type", "text/event-stream")
+				io.WriteString(w, begun)
+				w.(http.Flusher).Flush()
+			}
+			c, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+		}, "m")))
+		res, err := w.do(t.Context(), "POST", chatPath, strings.NewReader(`{"model":"m","stream":true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(res.Body) // a stream breaks
+		res.Body.Close()
+		wantHas(t, "answer", string(b), begun, "the connection closed")
+		if strings.Contains(string(b), "127.0.0.1") {
+			t.Errorf("it is told by addresses: %s", b)
+		}
+	}
+}
+
 // TestPathsThatAnEngineLacks: of those engines say so little that a client would look for a mistake of its own; what
 // else they answer with 404 passes as it is.
 func TestPathsThatAnEngineLacks(t *testing.T) {
