@@ -173,17 +173,17 @@ func (b Backup) Jobs() (all, open int) {
 
 // Restored is the state that a restored record begins with, as a snapshot. A job that had
 // not ended is marked: only its ranks, if any are left, can tell what became of it since.
-// One that waited for its first nodes may have run in the meantime, so it counts as
-// ended.
+// One that waited for its first nodes, or slept, may have run in the meantime, so it counts
+// as ended.
 func (b Backup) Restored(at time.Time) ([]byte, error) {
 	s := b.s
 	s.Tokens, s.Jobs = map[string]Token{}, map[launcher.JobID]Job{}
 	for id, j := range b.s.Jobs {
 		switch {
 		case j.Outcome != nil:
-		case j.Plan.Generation == 0:
+		case j.Plan.Generation == 0, j.Verdict != nil && j.Verdict.Gone:
 			j.Outcome = &Outcome{End: Failed, At: at, ExitCode: launcher.ExitOwnFailure, Cause: fmt.Sprintf(
-				"the record was restored from a snapshot of %s, in which it waited for its machines: whether it has run since "+
+				"the record was restored from a snapshot of %s, in which it had no machines: whether it has run since "+
 					"is not known", stamp(b.Taken))}
 			j.Restored = &b.Taken
 		default:

@@ -30,6 +30,32 @@ func saved(t *testing.T) (*log, []byte) {
 	return l, b
 }
 
+// A service that sleeps may have run since, on machines that are off by now: nobody waits for these.
+func TestBackupAsleep(t *testing.T) {
+	l, _ := saved(t)
+	sleeps := JobEnd{Key: launcher.Key{Job: "bbbb", Generation: 1}, Outcome: Outcome{End: Failed, Asleep: true, Gone: true}}
+	l.must(t, sleeps.Verdict())
+	b, err := l.Backup(BackupHead{Taken: t0, Host: "spark1", Version: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadBackup(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := got.Restored(t0.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := NewRecord()
+	if err := r.Restore(state); err != nil {
+		t.Fatal(err)
+	}
+	if j, _ := r.Job("bbbb"); j.Outcome == nil || !strings.Contains(j.Outcome.Cause, "not known") {
+		t.Errorf("its outcome is %+v", j.Outcome)
+	}
+}
+
 // resealed puts the right sum under a content that was changed.
 func resealed(content string) []byte { return []byte(content + sumOf([]byte(content)) + "\n") }
 

@@ -99,6 +99,16 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 		}
 	}
 
+	// One that sleeps at first starts when others have gone.
+	code, _, said = run("launch", "vllm", "--dry-run", "--on-demand", "org/model")
+	if strings.Contains(said, "no room") {
+		t.Errorf("on demand: code %d: %s", code, said)
+	}
+	code, _, said = run("launch", "vllm", "--dry-run", "--on-demand", "--memory", "130G", "org/model")
+	if !strings.Contains(said, "no room: vLLM wants 130.0 GiB") {
+		t.Errorf("more than the machine has: code %d: %s", code, said)
+	}
+
 	// The user's file names an image, and the cache has the model.
 	write(t, "vllm: vllm-node:mine\n", home, ".config/sparkrun/images.yaml")
 	write(t, "abc\n", home, ".cache/huggingface/hub/models--org--model/refs/main")

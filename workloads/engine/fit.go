@@ -16,6 +16,16 @@ type Room struct {
 	Total, Available int64
 	// GPU: it has one; else nothing that runs there is a model's.
 	GPU bool
+	// Later: the server starts once others have gone, so that what they hold now does not count.
+	Later bool
+}
+
+// free is what a server may find free there.
+func (r Room) free() int64 {
+	if r.Later {
+		return r.Total
+	}
+	return r.Available
 }
 
 // ErrNoRoom is wrapped by the error of Fit where a node's memory is too small, or taken.
@@ -62,7 +72,7 @@ func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, 
 		switch {
 		case unfit != nil && err == nil:
 			err = unfit
-		case unfit == nil && takes > room.Available && (room.GPU || !e.saysCache(r)):
+		case unfit == nil && takes > room.free() && (room.GPU || !e.saysCache(r)):
 			text := need.crowded()
 			if room.GPU && err == nil {
 				err = fmt.Errorf("%s: %w: %s", room.Host, ErrNoRoom, text)
@@ -137,7 +147,7 @@ func (n need) unfit() error {
 	switch {
 	case n.weights > n.room.Total:
 		why = "it has " + gib(n.room.Total) + " of memory" + n.spread("", n.room.Total)
-	case n.weights > n.room.Available:
+	case n.weights > n.room.free():
 		why = gib(n.room.Available) + " of its memory are free now: end what runs there (`sparkrun ps`), or take another " +
 			"machine" + n.spread(", or more of them", n.room.Available)
 	case n.takes > 0 && n.weights > n.takes && n.room.GPU:

@@ -49,6 +49,11 @@ func evaluate(o launch.Options, res wire.ExplainResponse) (j evaluation, err err
 		}
 	}
 	var unfetched, unfit error
+	if s := o.Request.Job.Service; s != nil && s.OnDemand != nil {
+		for i := range rooms {
+			rooms[i].Later = true
+		}
+	}
 	e, _ := engine.Named(o.Workload)
 	j.has, j.fetch, unfetched = e.Weights(o.Request, copies)
 	j.memory, j.doubts, unfit = e.Fit(o.Request, rooms)
