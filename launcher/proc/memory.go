@@ -16,6 +16,8 @@ type Memory struct {
 	Cached      int64 // of files: without tmpfs and shared memory
 	Swap        int64
 	SwapUsed    int64
+	// CMA is what is set aside for contiguous allocations, CMAFree what is free of it; nil: the kernel has none.
+	CMA, CMAFree *int64
 }
 
 // ReadMemory reads that of this machine.
@@ -44,6 +46,12 @@ func ParseMemory(text string) (Memory, error) {
 		Swap: bytes["SwapTotal"]}
 	m.Cached = bytes["Cached"] - min(bytes["Cached"], bytes["Shmem"])
 	m.SwapUsed = m.Swap - min(m.Swap, bytes["SwapFree"])
+	if n, has := bytes["CmaTotal"]; has {
+		m.CMA = &n
+	}
+	if n, has := bytes["CmaFree"]; has {
+		m.CMAFree = &n
+	}
 	if m.Total == 0 {
 		return Memory{}, errors.New("meminfo has no MemTotal")
 	}

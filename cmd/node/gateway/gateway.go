@@ -51,7 +51,7 @@ type Config struct {
 	Use func(context.Context, wire.UseServicesRequest) (wire.UseServicesResponse, error)
 	// Metrics answers those who may read metrics, with what this gateway knows; nil: there are none.
 	Metrics func(http.ResponseWriter, *http.Request, Told)
-	Logger *slog.Logger
+	Logger  *slog.Logger
 }
 
 // View is the leader's map as this member has it.

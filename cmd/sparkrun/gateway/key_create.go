@@ -48,6 +48,9 @@ a key. It takes root.`,
 		Args: app.Takes(1, "the key's NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.name = args[0]
+			if opts.metrics && len(opts.models) > 0 {
+				return app.Usagef("--metrics and --model: a key for metrics may ask no model")
+			}
 			return app.Running(a, opts, createKey)(cmd, args)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -58,7 +61,6 @@ a key. It takes root.`,
 	cmd.Flags().BoolVar(&opts.noWake, "no-wake", false,
 		"its requests start no service that is --on-demand, and keep none up: for health checks")
 	cmd.Flags().BoolVar(&opts.metrics, "metrics", false, "it reads /metrics, and may ask no model")
-	cmd.MarkFlagsMutuallyExclusive("metrics", "model")
 	app.CompleteFlag(cmd, "model", complete(a, math.MaxInt, func(g wire.GatewayResponse, _ []string) []string {
 		return append(modelsOf(g), aliasesOf(g)...)
 	}))
