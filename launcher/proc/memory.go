@@ -21,8 +21,11 @@ type Memory struct {
 }
 
 // ReadMemory reads that of this machine.
-func ReadMemory() (Memory, error) {
-	b, err := os.ReadFile(string(Here) + "/meminfo")
+func ReadMemory() (Memory, error) { return Here.Memory() }
+
+// Memory reads that of the machine.
+func (fs FS) Memory() (Memory, error) {
+	b, err := os.ReadFile(string(fs) + "/meminfo")
 	if err != nil {
 		return Memory{}, err
 	}
