@@ -293,7 +293,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
-		Devices: n.survey, Ranks: n.agent, Logger: cfg.Logger,
+		Devices: n.survey, Ranks: n.agent,
 	})
 	n.follower = gateway.NewFollower(gateway.FollowerConfig{
 		Self: m.Node, Host: m.Host, Here: n.toLeader, Leader: n.members.Leader, Leads: &n.leads,

@@ -10,7 +10,6 @@ package metrics
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -44,7 +43,6 @@ type Config struct {
 	Raft      Raft
 	Devices   Devices
 	Ranks     Ranks
-	Logger    *slog.Logger
 }
 
 // Raft is this member's part in it.

@@ -49,6 +49,7 @@ func (m *Metrics) relay(w http.ResponseWriter, r *http.Request, told gateway.Tol
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL = &url.URL{Scheme: "http", Host: b.Addr.String(), Path: b.Metrics}
 			pr.Out.Host, pr.Out.Header = "", http.Header{}
+			pr.Out.Body, pr.Out.ContentLength, pr.Out.TransferEncoding = http.NoBody, 0, nil
 			for _, name := range passedOn {
 				if v := pr.In.Header[name]; v != nil {
 					pr.Out.Header[name] = v

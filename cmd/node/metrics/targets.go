@@ -29,7 +29,8 @@ func (m *Metrics) targets(told gateway.Told) []target {
 		if told.Admits && told.Secured {
 			scheme = "https"
 		}
-		all := map[string]string{"__metrics_path__": path, "__scheme__": scheme, "sparkrun_host": host}
+		all := map[string]string{"__metrics_path__": path, "__scheme__": scheme}
+		labels = append(labels, "sparkrun_host", host)
 		for i := 0; i < len(labels); i += 2 {
 			if labels[i+1] != "" {
 				all[labels[i]] = labels[i+1]
@@ -39,6 +40,9 @@ func (m *Metrics) targets(told gateway.Told) []target {
 	}
 	if told.Admits {
 		for _, member := range m.cfg.Members() {
+			if !member.Addr.IsValid() {
+				continue
+			}
 			at[member.Host] = net.JoinHostPort(member.Addr.Addr().String(), port)
 			add(member.Host, own)
 		}
