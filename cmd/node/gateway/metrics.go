@@ -39,7 +39,8 @@ func (g *Gateway) metrics(a *answer, r *http.Request, x *index, k *key) bool {
 		a.fail(no)
 		return true
 	}
-	g.cfg.Metrics(a.ResponseWriter, r, Told{View: x.View, Counts: g.Counts, Admits: x.admits(), Secured: g.shown() != nil})
+	told := Told{View: x.View, Counts: g.Counts, Admits: x.admits(), Secured: g.shown() != nil}
+	g.cfg.Metrics(a.ResponseWriter, r, told)
 	return true
 }
 

@@ -42,9 +42,9 @@ func (m *Metrics) memory(p *page) {
 			add(float64(free))
 	}
 	if waited, err := m.cfg.Proc.MemoryPressure(); err == nil {
-		p.counter("sparkrun_memory_pressure_waiting_seconds_total", "For how long a task has waited for memory (PSI, some).").
+		p.counter("sparkrun_memory_pressure_waiting_seconds_total", "For how long a task has waited for memory (PSI).").
 			add(waited.Some.Seconds())
-		p.counter("sparkrun_memory_pressure_stalled_seconds_total", "For how long all tasks have (PSI, full).").
+		p.counter("sparkrun_memory_pressure_stalled_seconds_total", "For how long all tasks have at once (PSI).").
 			add(waited.Full.Seconds())
 	}
 }
@@ -64,13 +64,13 @@ func (m *Metrics) ranks(p *page) {
 // wordBytes is what the data counters of a port count in (InfiniBand specification, PortCounters).
 const wordBytes = 4
 
-// fabric tells what RDMA devices and network interfaces have counted. Of the latter only hardware is told of: containers'
-// interfaces come and go.
+// fabric tells what RDMA devices and network interfaces have counted. Of the latter only hardware is told of:
+// containers' interfaces come and go.
 func (m *Metrics) fabric(ctx context.Context, p *page) {
 	devices, interfaces := m.cfg.Devices.Totals(ctx)
 	in := p.counter("sparkrun_rdma_received_bytes_total", "What a port of an RDMA device has received.")
 	out := p.counter("sparkrun_rdma_transmitted_bytes_total", "What a port of an RDMA device has sent.")
-	events := p.counter("sparkrun_rdma_events_total", "Other counters of a port, by the names that the kernel gives them.")
+	events := p.counter("sparkrun_rdma_events_total", "Other counters of a port, by the kernel's names.")
 	for _, device := range slices.Sorted(maps.Keys(devices)) {
 		for _, name := range slices.Sorted(maps.Keys(devices[device])) {
 			n, of := float64(devices[device][name]), []string{"device", device, "port", "1"}

@@ -3,8 +3,8 @@
 // It decides what is told under which name and unit, and that what a machine does not tell is absent, never 0.
 //
 // It must not count anything, nor do anything between two questions: what it tells is what other parts know at that
-// moment. Who may ask is the gateway's to decide, whose listener hands the requests over. Of an engine's metrics it must
-// not change a byte.
+// moment. Who may ask is the gateway's to decide, whose listener hands the requests over. Of an engine's metrics it
+// must not change a byte.
 package metrics
 
 import (
