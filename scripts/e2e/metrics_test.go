@@ -87,7 +87,7 @@ scrape_configs:
     http_sd_configs:
       - url: https://%s:7942/metrics/targets
         refresh_interval: 1s
-        authorization: {credentials_file: key}
+        authorization: {type: Bearer, credentials_file: key}
         tls_config: {ca_file: ca.pem}
 `, addr),
 	} {
