@@ -102,6 +102,8 @@ type ServiceSeen struct {
 	// Ready is when it first answered in this generation.
 	Ready *time.Time `json:"ready,omitempty"`
 	Text  string     `json:"text,omitempty"` // what is wrong with it
+	// Models are the names that it answers to beside Service.Model, those of LoRA adapters for example, as it lists them.
+	Models []string `json:"models,omitempty"`
 	// Rate is how many tokens it generates a second, and Running how many requests are
 	// under way; nil: its metrics do not say.
 	Rate    *float64 `json:"rate,omitempty"`

@@ -10,7 +10,7 @@ import (
 )
 
 // Backend is the service as the gateway sees it. The model is asked for by the name that the service gives it, or where
-// that is not known by the job's.
+// that is not known by the job's; what else the server answers to it lists itself.
 func (s JobStatus) Backend(now time.Time) Backend {
 	state, text := s.ServiceState()
 	v := s.Spec.Service
@@ -18,6 +18,9 @@ func (s JobStatus) Backend(now time.Time) Backend {
 		Job: s.Spec.ID, Name: s.Spec.Name, Workload: s.Spec.Workload, State: state, Text: text,
 		Models:     []string{cmp.Or(v.Model, s.Spec.Name, string(s.Spec.ID))},
 		Generation: s.Plan.Generation, Metrics: v.Metrics,
+	}
+	if s.Service != nil {
+		b.Models = append(b.Models, s.Service.Models...)
 	}
 	if hosts := s.MainHosts(); len(hosts) > 0 {
 		b.Host = hosts[0]

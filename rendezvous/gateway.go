@@ -354,6 +354,9 @@ type Backend struct {
 // Asleep tells whether it is on demand and starts only when it is asked for.
 func (b Backend) Asleep() bool { return b.OnDemand && b.State == string(StateAsleep) }
 
+// Queued tells whether it was asked for and waits for a place, as long as it is asked for again.
+func (b Backend) Queued() bool { return b.OnDemand && b.State == string(StateWaits) }
+
 // ServiceUse is what the leader has to know of a service's requests at a member.
 type ServiceUse struct {
 	Job launcher.JobID `json:"job"`

@@ -354,6 +354,8 @@ func TestBackend(t *testing.T) {
 		"unhealthy":        {state: StateRuns, seen: seen(launcher.ServiceUnhealthy, "10.0.0.1:8000", "503"), want: "qwen unhealthy comes (503)"},
 		"no restart is left": {state: StateRuns, seen: seen(launcher.ServiceUnhealthy, "10.0.0.1:8000", "503"),
 			edit: func(s *JobStatus) { s.Faults = []time.Time{t0} }, want: "qwen unhealthy (503)"},
+		"with an adapter": {state: StateRuns, seen: &launcher.ServiceSeen{State: launcher.ServiceReady, Addr: "10.0.0.1:8000",
+			Models: []string{"tuned"}}, want: "qwen,tuned ready at 10.0.0.1:8000"},
 		"restarts": {state: StateAgain, seen: seen(launcher.ServiceReady, "10.0.0.1:8000", ""), want: "qwen restarting comes"},
 		"waits": {state: StateWaits, edit: func(s *JobStatus) { s.Waits = "spark2 is away" },
 			want: "qwen waiting comes (spark2 is away)"},

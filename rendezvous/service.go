@@ -25,8 +25,8 @@ var ErrNoService = errors.New("it is not a service")
 // ErrNoRestart refuses to restart a service that no other attempt would follow.
 var ErrNoRestart = errors.New("it would not be started again")
 
-// ErrAsleep says that a service on demand which was asked for does not start, as it has no place.
-var ErrAsleep = errors.New("no room")
+// ErrAsleep says that a service on demand which was asked for does not start.
+var ErrAsleep = errors.New("cannot be started")
 
 // Entry records it.
 func (e JobService) Entry() Entry { return Entry{Kind: KindService, Service: &e} }

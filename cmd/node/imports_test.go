@@ -84,6 +84,7 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/job -> cmd/node":                "the program is the command line of a node",
 	"cmd/sparkrun/job -> cmd/sparkrun/app":        "what all commands share",
 	"cmd/sparkrun/job -> cmd/sparkrun/follow":     "a job is followed again, and its output shown, by the same rules",
+	"cmd/sparkrun/job -> cmd/sparkrun/image":      "an update's image is brought to its machines as a launch's is",
 	"cmd/sparkrun/job -> cmd/sparkrun/launch":     "a program is a workload",
 	"cmd/sparkrun/launch -> cmd/sparkrun/app":     "what all commands share",
 	"cmd/sparkrun/launch -> cmd/sparkrun/follow":  "what is sent is followed",

@@ -49,6 +49,7 @@ type Watcher struct {
 	asking sync.WaitGroup
 	made   chan error // result of the completion under way; nil: none is
 	asked  time.Time
+	listed time.Time // when its names were asked for
 	model  string
 }
 
@@ -94,8 +95,11 @@ func (w *Watcher) look(ctx context.Context) {
 	before := w.seen
 	w.note(now, found)
 	w.seen.Addr = w.addr
+	if found.health == nil {
+		w.seen.Models = w.names(ctx)
+	}
 	turned := before.State != w.seen.State || before.Addr != w.seen.Addr || before.Text != w.seen.Text &&
-		w.seen.State != launcher.ServiceWedged
+		w.seen.State != launcher.ServiceWedged || !slices.Equal(before.Models, w.seen.Models)
 	switch {
 	case turned, idle(before) != idle(w.seen): // who waits for the last request's end is told
 	case now.Sub(w.toldAt) < beatEvery, !w.moved() &&

@@ -20,6 +20,7 @@ import (
 type waiting struct {
 	next  rendezvous.Next
 	from  time.Time // the next one is not placed before
+	look  time.Time // when there may be a place though nothing has changed; zero: only after a change
 	until time.Time // when to give up placing it; zero: never
 	done  rendezvous.Outcome
 }
@@ -29,10 +30,13 @@ const placeFor = 10 * time.Minute
 
 // nextLook is when the next time limit passes; zero: never. Nodes that come or go wake the run by themselves.
 func (w *waiting) nextLook(now time.Time) time.Time {
-	if now.Before(w.from) {
+	switch {
+	case now.Before(w.from):
 		return w.from
+	case w.look.IsZero(), !w.until.IsZero() && w.until.Before(w.look):
+		return w.until
 	}
-	return w.until
+	return w.look
 }
 
 // follows tells whether another generation comes after a verdict.
@@ -165,6 +169,7 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 		r.publish()
 		return false
 	}
+	w.look = time.Time{}
 	job, err := r.l.placeNext(r, w.next, w.done)
 	switch {
 	case err != nil && !w.until.IsZero() && !now.Before(w.until) && r.job.Spec.OnDemand() != nil:
@@ -237,8 +242,8 @@ func (r *run) begin(job rendezvous.Job) {
 // now. A node that comes back later is swept. l.mu is held.
 func (r *run) forgetAll() {
 	key := r.job.Key()
-	for _, p := range r.placements {
-		r.send(p, launcher.Order{Forget: &key})
+	for _, p := range r.job.Plan.Nodes {
+		r.l.cfg.Send(p.Node, launcher.Order{Fence: r.l.cfg.Fence, Forget: &key})
 	}
 }
 
@@ -306,9 +311,7 @@ func (l *Leader) placeNext(r *run, next rendezvous.Next, done rendezvous.Outcome
 	if busy := new(busyError); r.queued && errors.As(err, &busy) {
 		place, first := l.inQueue(r)
 		if first == r {
-			if at := l.makeRoom(r); !at.IsZero() {
-				r.wait.from = at
-			}
+			r.wait.look = l.makeRoom(r)
 		}
 		err = fmt.Errorf("number %d in the queue; %s", place, busy.why)
 	}

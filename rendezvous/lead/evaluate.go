@@ -359,6 +359,7 @@ func (r *run) outcome() rendezvous.Outcome {
 			out.End, out.Cause = rendezvous.Failed, r.anyLost().lost
 		}
 	}
+	out.Asleep = out.Asleep || r.leaves && out.End == rendezvous.Failed // whatever happened to it since
 	switch out.End {
 	case rendezvous.Failed, rendezvous.Rejected:
 		r.losses(&out)

@@ -266,7 +266,7 @@ func (r *run) stop(asked rendezvous.Stop) error {
 // applyStop ends the job because of a request in the record.
 func (r *run) applyStop(asked rendezvous.Stop) {
 	r.asked, r.noMore = &asked, true
-	if r.verdict == nil {
+	if v := r.verdict; v == nil || v.Moved || v.Asleep { // it was to come back
 		r.end(rendezvous.Outcome{End: rendezvous.Stopped, Cause: asked.Reason})
 		r.grace = asked.Grace
 	}
@@ -284,9 +284,6 @@ func (r *run) publish() {
 		}
 	}
 	for _, p := range r.placements {
-		if r.asleep {
-			break
-		}
 		if p.suspended && p.phase == launcher.PhaseStarted {
 			r.suspended = append(r.suspended, p.Host)
 		}

@@ -134,7 +134,7 @@ func (l *Leader) Retire(id launcher.NodeID) error {
 	defer l.mu.Unlock()
 	for _, r := range l.runs {
 		for _, p := range r.job.Plan.Nodes {
-			if p.Node == id && !r.asleep {
+			if p.Node == id && !r.idle() {
 				return fmt.Errorf("job %[1]s has ranks on %[2]s: stop it first (`sparkrun stop %[1]s`)", r.job.Spec.ID, p.Host)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -58,10 +59,13 @@ func (l *Leader) whole(spec launcher.Spec, id launcher.NodeID) bool {
 func (l *Leader) holders(own *run, gone ...*run) map[launcher.NodeID][]*run {
 	held := map[launcher.NodeID][]*run{}
 	for _, r := range l.runs {
-		if r == own || r.asleep || slices.Contains(gone, r) {
+		if r == own || slices.Contains(gone, r) {
 			continue
 		}
-		plans := []rendezvous.Plan{r.job.Plan}
+		var plans []rendezvous.Plan
+		if !r.idle() {
+			plans = append(plans, r.job.Plan)
+		}
 		if r.pending != nil {
 			plans = append(plans, *r.pending)
 		}
@@ -176,16 +180,24 @@ func (l *Leader) queue() []*run {
 }
 
 func cameBefore(a, b *run) int {
-	return cmp.Or(a.job.Planned.Compare(b.job.Planned), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
+	return cmp.Or(a.came().Compare(b.came()), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
+}
+
+// came is since when a job wants its nodes.
+func (r *run) came() time.Time {
+	if r.queued && !r.woken.IsZero() {
+		return r.woken
+	}
+	return r.job.Planned
 }
 
 // inQueue is the place of a run in the queue, from 1, and the run that is first; nil if
-// there is none. Every queued run calls it at every turn, so nothing is sorted. l.mu is
-// held.
+// there is none. Every queued run calls it at every turn, so nothing is sorted. A service on demand waits for no job
+// that could not begin if all of them slept: they go once it can. l.mu is held.
 func (l *Leader) inQueue(r *run) (place int, first *run) {
 	place = 1
 	for _, other := range l.runs {
-		if !other.queued {
+		if !other.queued || l.letsPass(other, r) {
 			continue
 		}
 		if first == nil || cameBefore(other, first) < 0 {
@@ -196,6 +208,15 @@ func (l *Leader) inQueue(r *run) (place int, first *run) {
 		}
 	}
 	return place, first
+}
+
+// letsPass tells whether a job that waits is not in the way of a run. l.mu is held.
+func (l *Leader) letsPass(job, r *run) bool {
+	if r == nil || r.job.Spec.OnDemand() == nil || job.job.Spec.OnDemand() != nil {
+		return false
+	}
+	_, err := l.room(job, time.Time{})
+	return err != nil
 }
 
 // before is the run that has to be placed before a job that takes GPUs or memory: the first of the

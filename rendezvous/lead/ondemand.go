@@ -20,6 +20,7 @@ import (
 // demand is a run's part in that; guarded by l.mu, written by the run's own loop.
 type demand struct {
 	asleep bool
+	woken  time.Time // when it was asked for; zero: it has been placed since, or never was
 	up     time.Time // since when it has been ready in this generation, or under this leader; zero: it is not
 	used   time.Time // by the last request that this leader knows of
 	leaves bool      // it is being ended, to sleep
@@ -27,12 +28,13 @@ type demand struct {
 
 const (
 	asleepText = "its first request at the gateway starts it"
-	// wokenFor is how long a service that was asked for is tried to be placed. The gateway's requests wait no longer.
-	wokenFor = 10 * time.Minute
+	// wokenFor is how long a service stays in the queue after somebody has asked for it. Gateways ask each 2 s as long as
+	// requests wait.
+	wokenFor = time.Minute
 )
 
 // Use tells of a service's requests at a member. rendezvous.ErrAsleep: there is no place for a service that one waits for,
-// and none that could be made.
+// and none that could be made, or it was refused just now.
 func (l *Leader) Use(ctx context.Context, from launcher.NodeID, u rendezvous.ServiceUse) error {
 	return l.ask(ctx, u.Job, func(r *run) error {
 		if n := u.UnderWay; n != nil && r.moving != nil {
@@ -54,27 +56,35 @@ func (l *Leader) Use(ctx context.Context, from launcher.NodeID, u rendezvous.Ser
 				r.used = at
 			}
 		}
-		if !r.asleep || !u.Wake || r.noMore {
+		if !r.idle() || !u.Wake || r.noMore {
 			return nil
 		}
-		if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {
-			if _, err := l.room(r, time.Time{}); err != nil {
-				return fmt.Errorf("%w: %s", rendezvous.ErrAsleep, plain.Text(err.Error()))
+		if r.asleep {
+			if time.Now().Before(r.wait.from) {
+				return fmt.Errorf("%w: %s", rendezvous.ErrAsleep, plain.Text(r.wait.done.Cause))
 			}
+			if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {
+				if _, err := l.room(r, time.Time{}); err != nil {
+					return fmt.Errorf("%w: no room: %s", rendezvous.ErrAsleep, plain.Text(err.Error()))
+				}
+			}
+			r.asleep, r.queued, r.woken = false, true, time.Now()
 		}
-		r.asleep, r.queued = false, true
-		r.wait.from, r.wait.until = time.Now(), time.Now().Add(wokenFor)
+		r.wait.until = time.Now().Add(wokenFor)
 		return nil
 	})
 }
 
+// idle tells whether a run sleeps, or waits in the queue: it holds nothing, and what its plan says of nodes is past.
+func (r *run) idle() bool { return r.asleep || r.queued }
+
 // sleep has a run that waits between two generations do so until somebody asks for it.
 func (r *run) sleep(why string) {
 	r.l.mu.Lock()
-	r.demand, r.queued = demand{asleep: true}, false
+	r.demand, r.queued, r.pending = demand{asleep: true}, false, nil
 	r.l.poke() // others may have its place
 	r.l.mu.Unlock()
-	r.wait.until = time.Time{}
+	r.wait.until, r.wait.look, r.placements = time.Time{}, time.Time{}, nil
 	r.viewMu.Lock()
 	r.started, r.serving = nil, serving{}
 	r.viewMu.Unlock()
@@ -90,9 +100,10 @@ func (r *run) recordAsleep(out rendezvous.Outcome) {
 	}
 }
 
-// sleepsAfter tells whether a service sleeps once a generation has ended so.
+// sleepsAfter tells whether a service sleeps once a generation has ended so. What was refused sleeps, too: it would hold
+// its place for as long as it is, whoever wants that.
 func sleepsAfter(spec launcher.Spec, out rendezvous.Outcome) bool {
-	return spec.OnDemand() != nil && (out.Asleep || out.AllLost)
+	return spec.OnDemand() != nil && (out.Asleep || out.AllLost || out.End == rendezvous.Rejected)
 }
 
 // begunAsleep is what a run of a recorded job waits for if it sleeps; nil: it does not.

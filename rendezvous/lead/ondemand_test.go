@@ -68,8 +68,12 @@ func TestOnDemand(t *testing.T) {
 		use("aaaa", true)
 		check("asked for", time.Minute, "aaaa running", "bbbb asleep", "keep running")
 		use("bbbb", true)
-		check("another within --min-up", 2*time.Minute, "aaaa running", "bbbb waiting", "keep running")
-		check("after it", 3*time.Minute, "aaaa asleep", "bbbb running", "keep running")
+		check("another within --min-up", 30*time.Second, "aaaa running", "bbbb waiting", "keep running")
+		for range 9 {
+			use("bbbb", true)
+			time.Sleep(30 * time.Second)
+		}
+		check("after it", 0, "aaaa asleep", "bbbb running", "keep running")
 		for range 3 {
 			time.Sleep(15 * time.Minute)
 			use("bbbb", false)

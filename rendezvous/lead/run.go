@@ -122,7 +122,7 @@ func newRun(l *Leader, job rendezvous.Job) *run {
 		r.deadline = time.Now().Add(max(job.Spec.StartTimeout, tellWithin))
 	}
 	if w := begunAsleep(job); w != nil {
-		r.wait, r.asleep, r.state, r.text = w, true, rendezvous.StateAsleep, asleepText
+		r.wait, r.asleep, r.state, r.text, r.placements = w, true, rendezvous.StateAsleep, asleepText, nil
 	} else if job.Plan.Generation == 0 {
 		r.queued, r.wait, r.state = true, &waiting{}, rendezvous.StateWaits
 	}

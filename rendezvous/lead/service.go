@@ -27,7 +27,7 @@ const (
 
 // servedIs takes what rank 0's node saw of the service.
 func (r *run) servedIs(p *placement, now *launcher.ServiceSeen) {
-	if now == nil || p.rank != 0 || r.job.Spec.Service == nil || r.job.Plan.Stage != "" || r.asleep {
+	if now == nil || p.rank != 0 || r.job.Spec.Service == nil || r.job.Plan.Stage != "" {
 		return
 	}
 	r.viewMu.Lock()
@@ -202,6 +202,8 @@ func (r *run) restart(reason string) error {
 	switch {
 	case v == nil:
 		return fmt.Errorf("restart job %s: %w", r.job.Spec.ID, rendezvous.ErrNoService)
+	case r.asleep:
+		return fmt.Errorf("restart job %s: it is asleep: its first request at the gateway starts it", r.job.Spec.ID)
 	case r.verdict != nil || r.proposed != nil || r.wait != nil: // it is being ended, or its next attempt waits
 		return nil
 	case v.Restarts == 0:

@@ -18,14 +18,16 @@ func TestServiceUpdate(t *testing.T) {
 		running := 3
 		w.nodes[0].running = &running
 		var began time.Time // of the last start
+		hangs := false
 		w.nodes[0].waits = func(int) string {
-			if time.Since(began) < 5*time.Second {
+			if hangs || time.Since(began) < 5*time.Second {
 				return "loads"
 			}
 			return ""
 		}
 		w.nodes[0].life = func(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
-			began = time.Now()
+			began, hangs = time.Now(), k.Generation == 5 || k.Generation == 7
+			w.nodes[0].mute = hangs
 			if k.Generation == 3 { // the second update
 				return 3 * time.Second, &launcher.Exit{Code: 1}
 			}
@@ -72,6 +74,18 @@ func TestServiceUpdate(t *testing.T) {
 		if len(j.Faults) != 0 || j.Update != nil {
 			t.Errorf("faults %v, update %+v", j.Faults, j.Update)
 		}
+
+		update("hung")
+		time.Sleep(launcher.DefaultPatience)
+		is("while it makes no progress", 5, "hung", false)
+		time.Sleep(time.Minute)
+		is("after that lasted too long", 6, "new", true)
+
+		update("hung")
+		time.Sleep(time.Minute)
+		update("newer")
+		time.Sleep(20 * time.Second)
+		is("after another update in place of a hung one", 8, "newer", true)
 		stopped(t, w, "aaaa")
 	})
 }

@@ -1,6 +1,5 @@
 """Real clients against the gateway at argv[1]; the engine behind it is at argv[2]."""
 
-import asyncio
 import concurrent.futures
 import sys
 import time
@@ -9,37 +8,9 @@ import urllib.request
 import anthropic
 import litellm
 import openai
+from cases import case, end, raises, user
 
 gateway, engine = sys.argv[1], sys.argv[2]
-passed = failed = 0
-
-
-def case(f):
-    """Runs it at once, and counts."""
-    global passed, failed
-    try:
-        asyncio.run(f()) if asyncio.iscoroutinefunction(f) else f()
-    except Exception as e:
-        failed += 1
-        print(f"FAIL {f.__name__}: {type(e).__name__}: {e}")
-    else:
-        passed += 1
-        print(f"ok   {f.__name__}")
-    return f
-
-
-def raises(kind, f, *words):
-    try:
-        f()
-    except kind as e:
-        for word in words:
-            assert word in str(e), f"{e} lacks {word}"
-        return e
-    raise AssertionError(f"no {kind.__name__}")
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def cancelled():
@@ -299,5 +270,4 @@ def litellm_engine_dies():
     )
 
 
-print(f"{passed} passed, {failed} failed")
-sys.exit(failed > 0)
+end()

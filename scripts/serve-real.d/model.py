@@ -1,5 +1,6 @@
 """Makes a tiny Llama of random weights, as Hugging Face's libraries lay a model out: it says
-nothing of sense, and vLLM serves it like any other. Usage: model.py FOLDER"""
+nothing of sense, and vLLM serves it like any other. Into a second folder goes a LoRA adapter of it.
+Usage: model.py FOLDER ADAPTER"""
 
 import json
 import os
@@ -12,11 +13,21 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, MLP = 128, 2, 4, 2, 32, 256
 SPECIAL = ["<s>", "</s>"]
 
-folder = sys.argv[1]
+folder, adapter = sys.argv[1:]
 os.makedirs(folder, exist_ok=True)
+os.makedirs(adapter, exist_ok=True)
+# As short as tools allow: each letter is a token. Calls have Hermes' form, which both engines know.
+TEMPLATE = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}</{{ m.role }}>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
-def write(name, what):
+def write(name, what, folder=folder):
     with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
         json.dump(what, f, indent=1)
 
@@ -28,7 +39,7 @@ tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 tokenizer.decoder = decoders.ByteLevel()
 tokenizer.add_special_tokens(SPECIAL)
 tokenizer.save(os.path.join(folder, "tokenizer.json"))
-write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "model_max_length": 4096})
+write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "model_max_length": 4096, "chat_template": TEMPLATE})
 write(
     "config.json",
     {
@@ -66,3 +77,14 @@ for i in range(LAYERS):
         at + "mlp.down_proj.weight": weight(HIDDEN, MLP),
     }
 save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+
+RANK = 4
+write("adapter_config.json", {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": ["q_proj"], "base_model_name_or_path": folder}, adapter)
+save_file(
+    {
+        f"base_model.model.model.layers.{i}.self_attn.q_proj.lora_{part}.weight": weight(*shape)
+        for i in range(LAYERS)
+        for part, shape in (("A", (RANK, HIDDEN)), ("B", (HEADS * HEAD_DIM, RANK)))
+    },
+    os.path.join(adapter, "adapter_model.safetensors"),
+)

@@ -73,7 +73,11 @@ func decideLlamacpp(e Engine, r workloads.Request) (served, error) {
 	if path.IsAbs(model) {
 		from = "-m"
 	}
-	return e.settle(r, []string{cmp.Or(r.Serve.Program, "llama-server"), from, model}) // no virtual environment has it
+	s, err := e.settle(r, []string{cmp.Or(r.Serve.Program, "llama-server"), from, model}) // no virtual environment has it
+	if e.Served.Stands(s.args) {
+		s.model, _, _ = strings.Cut(s.model, ",") // of several names; the server lists the others
+	}
+	return s, err
 }
 
 // llamacppStages serve a model with llama.cpp: llama-server on the head, which alone reads the model, and deals

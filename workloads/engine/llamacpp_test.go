@@ -13,7 +13,7 @@ import (
 func TestLlamacpp(t *testing.T) {
 	boxed := serving(2, workloads.Serve{Model: "/models/m.gguf"})
 	boxed.Container, boxed.Workdir = &launcher.Container{Image: "llama"}, ""
-	older := serving(2, workloads.Serve{Model: "/models/m.gguf", Worker: "rpc-server", PP: 2, Args: strings.Fields("-a tiny")})
+	older := serving(2, workloads.Serve{Model: "/models/m.gguf", Worker: "rpc-server", PP: 2, Args: strings.Fields("-a tiny,small")})
 	older.Environ = append(older.Environ, "VIRTUAL_ENV=/venv") // which is Python's
 	for name, r := range map[string]workloads.Request{
 		"llamacpp":         serving(1, workloads.Serve{Model: "/models/m.gguf", Args: strings.Fields("--ctx-size 4096 --metrics")}),
@@ -22,6 +22,9 @@ func TestLlamacpp(t *testing.T) {
 		"llamacpp-boxed":   boxed,
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name, "llamacpp", r) })
+	}
+	if s, err := named(t, "llamacpp").Spec(older); err != nil || s.Service.Model != "tiny" { // the server lists the other
+		t.Errorf("of two names requests give %q: %v", s.Service.Model, err)
 	}
 }
 

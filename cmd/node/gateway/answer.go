@@ -107,11 +107,16 @@ func (a *answer) end() {
 	}
 }
 
-// engineSays is the message in an engine's error, whichever form that has.
+// engineSays is what a client is told of an engine's error, whichever form that has.
 func engineSays(body []byte, status int) string {
 	if status == http.StatusOK {
 		return "the engine answered without a stream: ask again"
 	}
+	return "the engine says: " + plain.Cut(errorText(body), 2000)
+}
+
+// errorText is the message in an engine's error.
+func errorText(body []byte) string {
 	var e struct {
 		Error   json.RawMessage `json:"error"`
 		Message string          `json:"message"`
@@ -127,9 +132,10 @@ func engineSays(body []byte, status int) string {
 			text = inner.Message
 		case e.Message != "":
 			text = e.Message
+		case json.Unmarshal(e.Detail, &text) == nil:
 		case len(e.Detail) > 0:
 			text = string(e.Detail)
 		}
 	}
-	return "the engine says: " + plain.Cut(strings.TrimSpace(text), 2000)
+	return strings.TrimSpace(text)
 }

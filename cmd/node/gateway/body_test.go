@@ -135,3 +135,31 @@ type closer struct {
 
 func (c closer) Read(p []byte) (int, error) { return c.r.Read(p) }
 func (c closer) Close() error               { return nil }
+
+// What vLLM 0.32 and llama.cpp 0.6 end their answers with, cut down.
+func TestUsage(t *testing.T) {
+	for name, tt := range map[string]struct {
+		head, end string
+		in, out   int64
+	}{
+		"vLLM, chat": {end: `"usage":{"prompt_tokens":26,"total_tokens":626,"completion_tokens":600,"prompt_tokens_details":null},` +
+			`"prompt_logprobs":null}`, in: 26, out: 600},
+		"vLLM, response": {end: `"usage":{"input_tokens":26,"input_tokens_details":{"cached_tokens":9},"output_tokens":7},"user":null}`,
+			in: 26, out: 7},
+		"vLLM, message stream": {head: `data: {"type":"message_start","message":{"usage":{"input_tokens":26,"output_tokens":0}}}`,
+			end: `"usage":{"input_tokens":26,"output_tokens":600}}` + "\n\nevent: message_stop", in: 26, out: 600},
+		"llama.cpp, message": {end: `"usage":{"cache_read_input_tokens":25,"input_tokens":1,"output_tokens":256}}`, in: 26, out: 256},
+		"llama.cpp, message stream": {
+			head: `{"type":"message_start","message":{"usage":{"cache_read_input_tokens":25,"input_tokens":1,"output_tokens":0}}}` +
+				`{"type":"message_delta","usage":{"output_tokens":235}}`,
+			end: `"usage":{"output_tokens":235}}` + "\n\nevent: message_stop", in: 26, out: 235},
+		"llama.cpp, chat": {end: `"usage":{"completion_tokens":67,"prompt_tokens":26,"prompt_tokens_details":{"cached_tokens":25}}}`,
+			in: 26, out: 67},
+		"Anthropic's nulls": {end: `"usage":{"cache_creation_input_tokens":null,"input_tokens":3,"output_tokens":4}`, in: 3, out: 4},
+		"a stream without":  {head: `data: {"choices":[]}`, end: `data: {"choices":[]}`},
+	} {
+		if in, out := usage([]byte(tt.head), []byte(tt.end)); in != tt.in || out != tt.out {
+			t.Errorf("%s: %d and %d, want %d and %d", name, in, out, tt.in, tt.out)
+		}
+	}
+}

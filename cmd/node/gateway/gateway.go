@@ -76,6 +76,9 @@ type Gateway struct {
 	passing   passing
 	turn      atomic.Uint64
 	transport http.RoundTripper
+	longer    http.RoundTripper // for bodies of more than shortBody
+	dial      func(ctx context.Context, addr string) error
+	missed    chan struct{} // wakes redial
 	buffers   buffers
 	sparing   *rendezvous.Sparing
 	errorLog  *log.Logger
@@ -112,7 +115,8 @@ func Open(cfg Config) (*Gateway, error) {
 		g.certificate = &certificate{cert: cfg.Cert, key: cfg.Key}
 	}
 	g.errorLog = log.New(httpLines{g.sparing}, "", 0)
-	g.transport = newTransport()
+	g.transport, g.longer = g.newTransport(goneAfter), g.newTransport(goneAfterLong)
+	g.dial, g.missed = dialOnce, make(chan struct{}, 1)
 	g.index.Store(g.lasting.index(cfg.Map.Load()))
 	return g, nil
 }
@@ -133,13 +137,16 @@ func (g *Gateway) Run(ctx context.Context) error {
 	eg.Go(func() error { return g.keepLeaf(ctx) })
 	eg.Go(func() error { return g.listen(ctx) })
 	eg.Go(func() error { return g.tellUse(ctx) })
+	eg.Go(func() error { return g.redial(ctx) })
 	return eg.Wait()
 }
 
 // Close lets connections to engines go. Run must have ended.
 func (g *Gateway) Close() {
-	if t, ok := g.transport.(interface{ CloseIdleConnections() }); ok {
-		t.CloseIdleConnections()
+	for _, t := range []http.RoundTripper{g.transport, g.longer} {
+		if t, ok := t.(interface{ CloseIdleConnections() }); ok {
+			t.CloseIdleConnections()
+		}
 	}
 }
 

@@ -9,6 +9,9 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,6 +35,27 @@ type world struct {
 	asleep map[launcher.JobID]string
 	view   *rendezvous.Latest[View]
 	url    string
+	// reached: services that are avoided take a connection again.
+	reached atomic.Bool
+	log     lockedText
+}
+
+// lockedText is what several write to.
+type lockedText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // view makes a map of these services, heard of just now.
@@ -44,9 +68,15 @@ func newGateway(t *testing.T, v View) *world {
 	t.Helper()
 	w := &world{t: t, view: &rendezvous.Latest[View]{}}
 	w.view.Store(v)
-	g, err := Open(Config{Host: "spark1", Map: w.view, Use: w.used, Logger: slog.New(slog.DiscardHandler)})
+	g, err := Open(Config{Host: "spark1", Map: w.view, Use: w.used, Logger: slog.New(slog.NewTextHandler(&w.log, nil))})
 	if err != nil {
 		t.Fatal(err)
+	}
+	g.dial = func(context.Context, string) error {
+		if w.reached.Load() {
+			return nil
+		}
+		return syscall.ECONNREFUSED
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

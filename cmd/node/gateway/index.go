@@ -37,8 +37,8 @@ func (b *backend) service() string { return cmp.Or(b.Name, string(b.Job)) }
 // load outlives the indexes.
 type load struct {
 	underWay atomic.Int64
-	// unreached is when its address was last found not to answer, in Unix nanoseconds; 0: it was reached since.
-	unreached atomic.Int64
+	// unreached: its address was found not to answer, and was not reached since.
+	unreached atomic.Bool
 	use       use
 }
 
@@ -53,6 +53,7 @@ type key struct {
 type lasting struct {
 	mu      sync.Mutex
 	loads   map[launcher.JobID]*load
+	names   map[launcher.JobID][]string // of its models
 	buckets map[[sha256.Size]byte]*bucket
 }
 
@@ -60,7 +61,7 @@ func (l *lasting) index(v View) *index {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	x := &index{View: v, models: map[string][]*backend{}, keys: make(map[[sha256.Size]byte]*key, len(v.Gateway.Keys))}
-	loads := make(map[launcher.JobID]*load, len(v.Backends))
+	loads, names := make(map[launcher.JobID]*load, len(v.Backends)), make(map[launcher.JobID][]string, len(v.Backends))
 	buckets := make(map[[sha256.Size]byte]*bucket, len(v.Gateway.Keys))
 	for _, b := range v.Backends {
 		at := l.loads[b.Job]
@@ -68,7 +69,13 @@ func (l *lasting) index(v View) *index {
 			at = &load{}
 		}
 		loads[b.Job] = at
-		at.use.moved(b.Moves)
+		at.use.moves.Store(b.Moves)
+		for _, name := range l.names[b.Job] { // its server lists adapters while it runs: who asks for one waits until then
+			if !b.Ready && !slices.Contains(b.Models, name) {
+				b.Models = append(slices.Clip(b.Models), name)
+			}
+		}
+		names[b.Job] = b.Models
 		one := &backend{Backend: b, addr: b.Addr.String(), load: at}
 		for _, name := range b.Models {
 			if !slices.Contains(x.models[name], one) {
@@ -84,7 +91,7 @@ func (l *lasting) index(v View) *index {
 		buckets[k.Hash] = b
 		x.keys[k.Hash] = &key{GatewayKey: k, name: name, bucket: b}
 	}
-	l.loads, l.buckets = loads, buckets
+	l.loads, l.names, l.buckets = loads, names, buckets
 	return x
 }
 

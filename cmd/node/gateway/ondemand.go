@@ -18,7 +18,8 @@ import (
 const (
 	tellEach   = 30 * time.Second
 	tellWithin = 5 * time.Second // for one call
-	// wakeEach is how soon the leader is asked anew for a service that still sleeps.
+	// wakeEach is how soon the leader is asked anew for a service that still sleeps, or waits for a place, and is told
+	// again what is under way with one that is being ended: it may be another leader by then.
 	wakeEach = 2 * time.Second
 )
 
@@ -30,16 +31,7 @@ type use struct {
 	underWay atomic.Int64 // of requests that keep it up
 	last     atomic.Int64 // one of those came or ended then, in Unix nanoseconds; 0: none has
 	told     atomic.Int64 // the leader knows of all until then
-	// moves: the service is being ended, and the leader wants to know of its requests; it was told of known.
-	moves atomic.Bool
-	known atomic.Int64
-}
-
-// moved notes that the service is being ended, or is not any more.
-func (of *use) moved(now bool) {
-	if of.moves.Swap(now) != now {
-		of.known.Store(0) // what a leader does not hear of is none
-	}
+	moves    atomic.Bool  // the service is being ended, and the leader wants to know of its requests
 }
 
 // uses tells the leader.
@@ -96,8 +88,18 @@ func (u *uses) begins(b *backend, k *key) (ends func()) {
 	}
 }
 
-// wake has the leader start a service that sleeps; all who ask at a time share one question.
-func (u *uses) wake(job launcher.JobID) *waking {
+// wake has the leader start the first of a model's services that may, or keep it in the queue.
+func (u *uses) wake(of []*backend) (w *waking) {
+	for _, b := range of {
+		if w = u.waking(b.Job); !w.is() || w.no == "" {
+			break
+		}
+	}
+	return w
+}
+
+// waking is the question for one service; all who ask at a time share it.
+func (u *uses) waking(job launcher.JobID) *waking {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if w := u.woken[job]; w != nil && (!w.is() || time.Since(w.at) < wakeEach) {
@@ -137,9 +139,10 @@ func (g *Gateway) tellUse(ctx context.Context) error {
 func (u *uses) tell(ctx context.Context, x *index, now time.Time) time.Duration {
 	var req wire.UseServicesRequest
 	var told []*use
-	moving := x.moving()
-	for _, m := range moving {
-		req.Uses = append(req.Uses, rendezvous.ServiceUse{Job: m.job, UnderWay: &m.n})
+	next := tellEach
+	for job, n := range x.moving() {
+		req.Uses = append(req.Uses, rendezvous.ServiceUse{Job: job, UnderWay: &n})
+		next = wakeEach
 	}
 	for _, all := range x.models {
 		for _, b := range all {
@@ -171,30 +174,21 @@ func (u *uses) tell(ctx context.Context, x *index, now time.Time) time.Duration 
 		close(w.done)
 	}
 	if err != nil {
-		return tellWithin
+		return wakeEach
 	}
 	for _, of := range told {
 		of.told.Store(now.UnixNano())
 	}
-	for of, m := range moving {
-		of.known.Store(m.n)
-	}
-	return tellEach
+	return next
 }
 
-// underWay are the requests with a service that is being ended.
-type underWay struct {
-	job launcher.JobID
-	n   int64
-}
-
-// moving are the services that are being ended and of whose requests the leader has another number.
-func (x *index) moving() map[*use]underWay {
-	out := map[*use]underWay{}
+// moving are the requests that are under way with services that are being ended.
+func (x *index) moving() map[launcher.JobID]int64 {
+	out := map[launcher.JobID]int64{}
 	for _, all := range x.models {
 		for _, b := range all {
-			if n := b.load.underWay.Load(); b.Moves && n != b.load.use.known.Load() {
-				out[&b.load.use] = underWay{b.Job, n}
+			if b.Moves {
+				out[b.Job] = b.load.underWay.Load()
 			}
 		}
 	}

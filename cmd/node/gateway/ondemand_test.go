@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +30,7 @@ func TestWake(t *testing.T) {
 		check.NoWake = true
 		v.Gateway.Keys = map[string]rendezvous.GatewayKey{"ada": keyOf("ada"), "check": check}
 		w := newGateway(t, v)
-		w.asleep = map[launcher.JobID]string{"k": "no room: spark1 by job keep"}
+		w.asleep = map[launcher.JobID]string{"k": "cannot be started: no room: spark1 by job keep"}
 		w.g.transport = fake(func(*http.Request) (*http.Response, error) { return answers(200, "application/json", `{}`) })
 		ask := func(model, key string) <-chan got {
 			out := make(chan got, 1)
@@ -67,6 +69,61 @@ func TestWake(t *testing.T) {
 		for _, c := range []<-chan got{one, two} {
 			if g := <-c; g.status != 200 {
 				t.Errorf("once it is up: %d %s", g.status, g.body)
+			}
+		}
+	})
+}
+
+// Where several services of a model sleep, one for which there is no room keeps none of the others from starting.
+func TestWakeAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := viewOf(sleeping("j", "a"), sleeping("k", "a"))
+		w := newGateway(t, v)
+		w.asleep = map[launcher.JobID]string{"j": "cannot be started: no room: spark1 by job keep"}
+		w.g.transport = fake(func(*http.Request) (*http.Response, error) { return answers(200, "application/json", `{}`) })
+		rec, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
+		time.Sleep(10 * time.Second)
+		want := []rendezvous.ServiceUse{{Job: "k", Wake: true}}
+		uses := w.uses.Load().Uses
+		if d := cmp.Diff(want, slices.DeleteFunc(uses, func(u rendezvous.ServiceUse) bool { return u.Job == "j" })); d != "" {
+			t.Errorf("the leader was told: %s", d)
+		}
+		w.becomes(func(v *View) { v.Backends[1] = coming("k", "a"); v.Backends[1].OnDemand = true })
+		time.Sleep(time.Minute)
+		w.becomes(func(v *View) { v.Backends[1].Ready, v.Backends[1].Comes = true, false })
+		if <-done; rec.Code != 200 {
+			t.Errorf("once the other is up: %d %s", rec.Code, rec.Body)
+		}
+	})
+}
+
+// A service that waits for a place is asked for as long as requests wait that may wake it, and no longer.
+func TestWokenIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := coming("j", "a")
+		b.OnDemand, b.State = true, "waiting"
+		v := viewOf(b)
+		check := keyOf("check")
+		check.NoWake = true
+		v.Gateway.Keys = map[string]rendezvous.GatewayKey{"ada": keyOf("ada"), "check": check}
+		w := newGateway(t, v)
+		for key, want := range map[string][]rendezvous.ServiceUse{"ada": {{Job: "j", Wake: true}}, "check": nil} {
+			ctx, gone := context.WithCancel(t.Context())
+			_, done := w.begin(ctx, chatPath, `{"model":"a"}`, "x-api-key: "+key)
+			for range 5 {
+				w.uses.Store(wire.UseServicesRequest{})
+				time.Sleep(30 * time.Second)
+				if d := cmp.Diff(want, w.uses.Load().Uses); d != "" {
+					t.Errorf("while %s waits the leader was told: %s", key, d)
+				}
+			}
+			gone()
+			<-done
+			time.Sleep(time.Second)
+			w.uses.Store(wire.UseServicesRequest{})
+			time.Sleep(time.Minute)
+			if told := w.uses.Load().Uses; told != nil {
+				t.Errorf("once %s is gone the leader was told %+v", key, told)
 			}
 		}
 	})
@@ -146,5 +203,32 @@ func TestMovingIsTold(t *testing.T) {
 		<-done
 		n = 0
 		told("after the last one", rendezvous.ServiceUse{Job: "j", UnderWay: &n})
+	})
+}
+
+// A new leader hears what is under way at a service that it, too, is about to end.
+func TestMovingIsToldToEachLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := viewOf(coming("j", "a"))
+		ready(&v)
+		w := newGateway(t, v)
+		end := make(chan struct{})
+		w.g.transport = fake(func(*http.Request) (*http.Response, error) {
+			<-end
+			return answers(200, "application/json", `{}`)
+		})
+		_, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
+		time.Sleep(time.Second)
+		w.becomes(func(v *View) { v.Backends[0].Ready, v.Backends[0].Comes, v.Backends[0].Moves = false, true, true })
+		time.Sleep(3 * time.Second)
+		w.uses.Store(wire.UseServicesRequest{}) // what follows is heard by another leader
+		time.Sleep(5 * time.Second)
+		n := int64(1)
+		want := []rendezvous.ServiceUse{{Job: "j", UnderWay: &n}}
+		if d := cmp.Diff(want, w.uses.Load().Uses); d != "" {
+			t.Errorf("another leader was told: %s", d)
+		}
+		close(end)
+		<-done
 	})
 }

@@ -2,11 +2,11 @@ package gateway
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -14,39 +14,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
-const (
-	dialMost = 3 * time.Second
-	// idleFor is less than the 5 s after which uvicorn and cpp-httplib close a connection: one that closes while a
-	// request is on its way to it loses that request, which must not be sent twice.
-	idleFor = 3 * time.Second
-	// bufferSize is of what a stream is copied with.
-	bufferSize = 8 << 10
-)
-
-// unreachedError: no connection was made, so that nothing of the request has been sent.
-type unreachedError struct{ error }
-
-func (e unreachedError) Unwrap() error { return e.error }
-
-func newTransport() *http.Transport {
-	d := net.Dialer{Timeout: dialMost, KeepAlive: 15 * time.Second}
-	return &http.Transport{
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := d.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, unreachedError{err}
-			}
-			return c, nil
-		},
-		DisableCompression:     true,
-		MaxIdleConnsPerHost:    4096,
-		IdleConnTimeout:        idleFor,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
-}
+// bufferSize is of what a stream is copied with.
+const bufferSize = 8 << 10
 
 type buffers struct{ pool sync.Pool }
 
@@ -130,7 +101,7 @@ func (g *Gateway) forward(rq *request, b *backend) error {
 	}
 	var failed error
 	p := httputil.ReverseProxy{
-		Transport: g.transport, BufferPool: &g.buffers, ErrorLog: g.errorLog,
+		Transport: g.transportOf(rq), BufferPool: &g.buffers, ErrorLog: g.errorLog,
 		Rewrite:        func(pr *httputil.ProxyRequest) { rq.direct(pr, b) },
 		ModifyResponse: func(res *http.Response) error { return g.watch(rq, b, res) },
 		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
@@ -165,16 +136,24 @@ func (rq *request) direct(pr *httputil.ProxyRequest, b *backend) {
 
 // watch looks at an engine's answer as it passes.
 func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
-	b.load.unreached.Store(0)
+	b.load.unreached.Store(false)
+	if err := absent(rq, b, res); err != nil {
+		return err
+	}
 	kind := res.Header.Get("Content-Type")
 	events := isStream(res.Header)
 	w := &watched{
 		ReadCloser: res.Body, ctx: rq.r.Context(), first: firstByteOf(rq.counter, rq.began), events: events,
 		broken: func(err error) []byte {
 			rq.broken = true
+			if silent(err) {
+				g.avoid(b)
+			}
+			g.sparing.Say(slog.LevelWarn, "engine broke off", string(b.Job), slog.String("job", string(b.Job)),
+				slog.String("error", err.Error()))
 			return rq.answer.form.event(refuse(502, "", "%s", brokeOff(rq, b, err)))
 		},
-		ids: rq.route.previous,
+		keep: rq.route.previous || events && rq.answer.form == anthropic,
 	}
 	if events || strings.HasPrefix(kind, "application/json") {
 		w.tail = new(tail)
@@ -184,23 +163,52 @@ func (g *Gateway) watch(rq *request, b *backend, res *http.Response) error {
 	return nil
 }
 
-func brokeOff(rq *request, b *backend, err error) string {
-	var netErr net.Error
-	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
-		err = errors.New("the connection closed")
-	case errors.As(err, &netErr) && netErr.Timeout():
-		err = errors.New("it does not answer any more")
+// absentMost is the longest answer by which an engine says that it has no such path, in bytes.
+const absentMost = 256
+
+// absent is told where the engine does not have the path: of that it says no more than its library does (FastAPI:
+// {"detail":"Not Found"}, llama.cpp: File Not Found), and its client would look for a mistake of its own.
+func absent(rq *request, b *backend, res *http.Response) error {
+	status := res.StatusCode
+	if status != http.StatusNotFound && status != http.StatusMethodNotAllowed || res.ContentLength < 0 ||
+		res.ContentLength > absentMost {
+		return nil
 	}
+	said, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	res.Body = io.NopCloser(bytes.NewReader(said))
+	switch strings.ToLower(errorText(said)) {
+	case "", "not found", "file not found", "404 page not found", "method not allowed":
+	default:
+		return nil
+	}
+	return refuse(status, "", "the engine of model %s (job %s on %s) does not take %s %s: a model of another kind may, or "+
+		"an engine that was started for it", rq.model, b.Job, b.Host, rq.r.Method, rq.path)
+}
+
+func brokeOff(rq *request, b *backend, err error) string {
+	err = plainly(err, b)
 	return fmt.Sprintf("the engine of model %s broke off (job %s on %s): %s; what it had begun is not sent to another: "+
 		"ask again", rq.model, b.Job, b.Host, err)
 }
 
+// plainly is how a connection ended.
+func plainly(err error, b *backend) error {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
+		return errors.New("the connection closed")
+	case silent(err):
+		return fmt.Errorf("%s does not answer any more", b.Host)
+	}
+	return err
+}
+
 // noAnswer is what a client is told when an engine took its request and gave no answer.
 func noAnswer(rq *request, b *backend, err error) *refusal {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = errors.New("the connection closed")
-	}
+	err = plainly(err, b)
 	return refuse(502, "", "the engine of model %s gave no answer (job %s on %s): %s; it may have begun, so the "+
 		"request is sent to no other: ask again", rq.model, b.Job, b.Host, strconv.Quote(err.Error()))
 }

@@ -177,20 +177,22 @@ func (g *Gateway) handOn(rq *request) {
 		if rq.r.Context().Err() != nil {
 			return
 		}
-		if no := rq.in.refused(); no != nil {
+		if no = rq.in.refused(); no != nil || errors.As(err, &no) { // it is the client's body, or no path of the engine's
 			g.give(rq, no)
 			return
 		}
 		var unreached unreachedError
 		if !errors.As(err, &unreached) {
+			if silent(err) {
+				g.avoid(b)
+			}
 			g.sparing.Say(slog.LevelWarn, "engine gave no answer", string(b.Job), slog.String("job", string(b.Job)),
 				slog.String("error", err.Error()))
 			g.give(rq, noAnswer(rq, b, err))
 			return
 		}
-		now := time.Now()
-		b.load.unreached.Store(now.UnixNano())
-		rq.miss(b, unreached.error, now)
+		g.avoid(b)
+		rq.miss(b, unreached.error, time.Now())
 	}
 }
 
@@ -256,12 +258,12 @@ func (g *Gateway) finish(rq *request) {
 		return
 	}
 	if w.tail != nil {
-		in, out := usage(w.tail.bytes())
+		in, out := usage(w.head, w.tail.bytes())
 		c.tokensIn.Add(in)
 		c.tokensOut.Add(out)
 	}
-	if w.ids && rq.answer.status < http.StatusBadRequest {
-		if m := answerID().FindSubmatch(w.id); m != nil {
+	if rq.route.previous && rq.answer.status < http.StatusBadRequest {
+		if m := answerID().FindSubmatch(w.head); m != nil {
 			g.pins.note(pin{string(m[1]), rq.to.Job, rq.to.Generation, rq.model})
 		}
 	}

@@ -89,6 +89,10 @@ func TestEngineDies(t *testing.T) {
 			c := w.g.Counts()[0]
 			return c.UnderWay == 0 && c.Errors == 1
 		})
+		log := w.log.String()
+		if wantHas(t, "log", log, `level=WARN msg="engine broke off" job=a `); strings.Contains(log, "ReverseProxy") {
+			t.Errorf("it is told twice: %s", log)
+		}
 	}
 }
 
@@ -121,6 +125,41 @@ func TestClientGoes(t *testing.T) {
 			t.Fatalf("%s: the engine works on", kind)
 		}
 		w.until("counted", func() bool { c := w.g.Counts()[0]; return c.UnderWay == 0 && c.Errors == 0 })
+		if log := w.log.String(); strings.Contains(log, "broke") || strings.Contains(log, "ReverseProxy") {
+			t.Errorf("%s: the engine is blamed: %s", kind, log)
+		}
+	}
+}
+
+// TestPathsThatAnEngineLacks: of those engines say so little that a client would look for a mistake of its own; what
+// else they answer with 404 passes as it is.
+func TestPathsThatAnEngineLacks(t *testing.T) {
+	const ours = "the engine of model m (job a on spark2) does not take POST "
+	for _, tt := range []struct {
+		path   string
+		status int
+		says   string
+		want   string
+	}{
+		{"/v1/embeddings", 404, `{"detail":"Not Found"}`, `{"error":{"message":"` + ours + "/v1/embeddings: "},
+		{"/v1/messages", 404, `{"error":{"message":"File Not Found","type":"not_found_error","code":404}}`,
+			`{"type":"error","error":{"type":"not_found_error","message":"` + ours + "/v1/messages: "},
+		{"/v1/rerank", 405, `{"detail":"Method Not Allowed"}`, ours},
+		{"/v1/score", 404, "404 page not found\n", ours},
+		{"/v1/score", 404, "", ours},
+		{chatPath, 404, `{"error":{"message":"The model x does not exist.","code":404}}`, `{"error":{"message":"The model`},
+		{chatPath, 501, `{"error":{"message":"Not Found"}}`, `{"error":{"message":"Not Found"}}`},
+	} {
+		w := newWorld(t, viewOf(engine(t, "a", func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(tt.status)
+			io.WriteString(w, tt.says)
+		}, "m")))
+		if got := w.ask("POST", tt.path, `{"model":"m"}`); got.status != tt.status || !strings.Contains(got.body, tt.want) {
+			t.Errorf("%s, %s: %d %s; want %d and %q", tt.path, tt.says, got.status, got.body, tt.status, tt.want)
+		}
+		w.until("counted", func() bool { c := w.g.Counts()[0]; return c.UnderWay == 0 && c.Errors == 1 })
 	}
 }
 

@@ -25,8 +25,6 @@ const (
 	reachEach     = time.Second
 	// cutPatience is how long an old map is gone by.
 	cutPatience = 30 * time.Second
-	// unreachedFor is how long others are preferred to a service that took no connection.
-	unreachedFor = 2 * time.Second
 	// A session's service is left for the least busy one when it has this many more requests, and twice as many.
 	sessionSlack = 16
 )
@@ -76,8 +74,8 @@ type choice struct {
 	to   *backend
 	no   *refusal
 	wait bool
-	// wake is the service that the leader is to be asked for meanwhile; empty: none.
-	wake launcher.JobID
+	// wake are the services that the leader is to be asked for meanwhile: the first one that may start.
+	wake []*backend
 	// again is when to choose anew even if the map does not change; zero: only then.
 	again time.Time
 }
@@ -118,11 +116,14 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 	var first time.Time // missed
 	var last *miss
 	comes, unreached := false, 0
-	var asleep *backend
+	var asleep, queued []*backend
 	for _, b := range backends {
 		comes = comes || b.Comes
-		if b.Asleep() && asleep == nil {
-			asleep = b
+		if b.Asleep() {
+			asleep = append(asleep, b)
+		}
+		if b.Queued() && rq.key.mayWake() {
+			queued = append(queued, b)
 		}
 		if !b.Ready {
 			continue
@@ -130,7 +131,7 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 		m := rq.missed(b)
 		if m == nil || now.Sub(m.at) >= reachEach {
 			ready = append(ready, b)
-			if at := b.load.unreached.Load(); at != 0 && now.Sub(time.Unix(0, at)) < unreachedFor {
+			if b.load.unreached.Load() {
 				unreached++
 			}
 		}
@@ -143,10 +144,7 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 		first = rq.misses[0].at
 	}
 	if unreached > 0 && unreached < len(ready) {
-		ready = slices.DeleteFunc(ready, func(b *backend) bool {
-			at := b.load.unreached.Load()
-			return at != 0 && now.Sub(time.Unix(0, at)) < unreachedFor
-		})
+		ready = slices.DeleteFunc(ready, func(b *backend) bool { return b.load.unreached.Load() })
 	}
 	switch {
 	case last != nil && !comes && now.Sub(first) >= reachPatience:
@@ -155,12 +153,12 @@ func (g *Gateway) choose(rq *request, x *index, now time.Time) choice {
 	case len(ready) > 0:
 		return choice{to: g.pick(rq.session, ready)}
 	case last != nil || comes:
-		return choice{wait: true, again: again}
-	case asleep != nil && !rq.key.mayWake():
+		return choice{wait: true, again: again, wake: queued}
+	case len(asleep) > 0 && !rq.key.mayWake():
 		return choice{no: refuse(503, "", "model %s is asleep, and key %s may not wake it (--no-wake)", rq.model,
 			rq.key.name).after(30 * time.Second)}
-	case asleep != nil:
-		return choice{wait: true, again: again, wake: asleep.Job}
+	case len(asleep) > 0:
+		return choice{wait: true, again: again, wake: asleep}
 	}
 	return choice{no: down(rq.model, backends)}
 }
@@ -270,12 +268,12 @@ func (g *Gateway) place(rq *request) (*backend, *refusal) {
 			next = earlier(next, c.again)
 		}
 		var woken <-chan struct{}
-		if c.wake != "" {
+		if len(c.wake) > 0 {
 			switch w := g.uses.wake(c.wake); {
 			case !w.is():
 				woken = w.done
-			case w.no != "":
-				return nil, refuse(503, "", "model %s is asleep and cannot be started: %s", rq.model, w.no).after(30 * time.Second)
+			case w.no != "" && c.wake[0].Asleep():
+				return nil, refuse(503, "", "model %s is asleep and %s", rq.model, w.no).after(30 * time.Second)
 			default: // the map will say so
 				next = earlier(next, w.at.Add(wakeEach))
 			}

@@ -32,7 +32,7 @@ func TestJSONAfterComments(t *testing.T) {
 func TestStreamBehindMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newGateway(t, viewOf(coming("j", "a")))
-		w.g.transport = fake(func(*http.Request) (*http.Response, error) {
+		w.g.longer = fake(func(*http.Request) (*http.Response, error) {
 			return answers(200, "text/event-stream", "data: x\n\n")
 		})
 		rec, done := w.begin(t.Context(), chatPath,
@@ -147,4 +147,30 @@ func TestFieldInPieces(t *testing.T) {
 	if _, _, err := formField([]byte(body), "b", "model"); err == nil {
 		t.Error("a second model is not seen")
 	}
+}
+
+// TestAdapterComesAgain: a server that starts anew lists its adapters only then; who asks for one waits, and is refused
+// once it is not listed any more.
+func TestAdapterComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newGateway(t, viewOf(at("j", "10.0.0.1:8000", "a", "tuned")))
+		w.g.transport = fake(func(*http.Request) (*http.Response, error) { return answers(200, "application/json", "{}") })
+		synctest.Wait()
+		for range 3 {
+			w.becomes(func(v *View) { v.Backends[0] = coming("j", "a") })
+			synctest.Wait()
+		}
+		rec, done := w.begin(t.Context(), chatPath, `{"model":"tuned"}`)
+		time.Sleep(time.Minute)
+		w.becomes(func(v *View) { v.Backends[0] = at("j", "10.0.0.1:8000", "a", "tuned") })
+		if <-done; rec.Code != 200 {
+			t.Errorf("%d %s", rec.Code, rec.Body)
+		}
+		w.becomes(func(v *View) { v.Backends[0] = at("j", "10.0.0.1:8000", "a") })
+		synctest.Wait()
+		rec, done = w.begin(t.Context(), chatPath, `{"model":"tuned"}`)
+		if <-done; rec.Code != 404 {
+			t.Errorf("after it went: %d %s", rec.Code, rec.Body)
+		}
+	})
 }

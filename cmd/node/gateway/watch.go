@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"strconv"
 	"time"
@@ -13,11 +12,12 @@ import (
 
 const (
 	tailSize = 4 << 10 // of an answer's end, where its usage stands
-	idSize   = 4 << 10 // of an answer's beginning, where its id stands
+	headSize = 4 << 10 // of an answer's beginning, where its id stands, and what an Anthropic stream has of its prompt
 )
 
-// errBroken ends an answer whose engine broke off: it aborts the client's connection.
-var errBroken = errors.New("the engine broke off")
+// errBroken ends an answer that is not complete: ReverseProxy aborts the client's connection by any error, and logs all
+// but this one. It does not know which engine broke off, nor whether the client did.
+var errBroken = context.Canceled
 
 // watched is an engine's answer on its way to the client.
 type watched struct {
@@ -32,8 +32,8 @@ type watched struct {
 	held []byte // the beginning of an event
 	end  error  // what follows held
 	tail *tail  // nil: it says no usage
-	id   []byte
-	ids  bool // id is wanted
+	head []byte
+	keep bool // head is wanted
 }
 
 // Read gives the next piece.
@@ -66,8 +66,11 @@ func (w *watched) Read(p []byte) (int, error) {
 			}
 			continue
 		}
-		if err != nil && err != io.EOF && w.ctx.Err() == nil {
-			w.broken(err)
+		if err != nil && err != io.EOF {
+			if w.ctx.Err() == nil {
+				w.broken(err)
+			}
+			err = errBroken
 		}
 		if err != nil || !w.events {
 			return n, err
@@ -112,8 +115,8 @@ func (w *watched) see(p []byte) {
 	if w.tail != nil {
 		w.tail.take(p)
 	}
-	if w.ids && len(w.id) < idSize {
-		w.id = append(w.id, p[:min(len(p), idSize-len(w.id))]...)
+	if w.keep && len(w.head) < headSize {
+		w.head = append(w.head, p[:min(len(p), headSize-len(w.head))]...)
 	}
 }
 
@@ -147,14 +150,22 @@ func (t *tail) bytes() []byte {
 	return append(append(make([]byte, 0, len(t.buf)), t.buf[t.at:]...), t.buf[:t.at]...)
 }
 
-// usage reads how many tokens an answer used, out of its end.
-func usage(end []byte) (in, out int64) {
-	i := bytes.LastIndex(end, []byte(`"usage"`))
-	if i < 0 {
-		return 0, 0
+// usage reads how many tokens an answer used, out of its end, or where that does not say how many its prompt had out of
+// its beginning: llama.cpp tells them in an Anthropic stream's first event alone, as Anthropic does.
+func usage(head, end []byte) (in, out int64) {
+	if i := bytes.LastIndex(end, []byte(`"usage"`)); i >= 0 {
+		in, out = prompt(end[i:]), number(end[i:], "completion_tokens", "output_tokens")
 	}
-	end = end[i:]
-	return number(end, "prompt_tokens", "input_tokens"), number(end, "completion_tokens", "output_tokens")
+	if i := bytes.Index(head, []byte(`"usage"`)); in == 0 && i >= 0 {
+		in = prompt(head[i:])
+	}
+	return in, out
+}
+
+// prompt is how many tokens a prompt has. Anthropic's API counts those found in a cache apart.
+func prompt(in []byte) int64 {
+	return number(in, "prompt_tokens", "input_tokens") + number(in, "cache_read_input_tokens") +
+		number(in, "cache_creation_input_tokens")
 }
 
 // number is the value of the first of these fields that there is.

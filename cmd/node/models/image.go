@@ -337,7 +337,7 @@ func (m *Models) registry(ctx context.Context, named reference.Named, id launche
 	}
 	e, err := m.engine(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s, which looks it up: %w", m.cfg.Host, err)
 	}
 	st, err := e.Storage(ctx)
 	if err != nil {

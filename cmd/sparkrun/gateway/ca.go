@@ -128,7 +128,7 @@ func removeCA(ctx context.Context, a *app.App, _ struct{}) error {
 
 // speaks says how addresses other than loopback speak; nil: there are none, and no CA.
 func speaks(l listed) []string {
-	text := ""
+	var text string
 	switch {
 	case l.files:
 		text = "by the certificate of " + l.asked + "'s agent (--gateway-cert)"

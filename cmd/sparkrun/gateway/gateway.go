@@ -27,8 +27,8 @@ models that the cluster's services serve: a request goes to the service that ser
 model it names, wherever that runs.
 
 Without a key it listens on 127.0.0.1 alone, for programs of the machine itself. Once
-there is a key it listens on the management network as well, and asks for one.
-sparkrun help serving has how to use it.`,
+there is a key it listens on the management network as well, and asks for one; by TLS
+after gateway ca create. sparkrun help serving has how to use it.`,
 		Example: `  sparkrun gateway ls
   sudo sparkrun gateway key create webui
   curl http://127.0.0.1:7942/v1/models`,

@@ -98,14 +98,19 @@ func follow(ctx context.Context, a *app.App, b *wire.Client, v *pull.View, r wir
 	}, tell)
 }
 
-// Bring brings an image to the machines of a launch, which keep one of that name where missing is set. Where that cannot
-// be it says why, and each machine's Docker pulls it by itself.
-func Bring(ctx context.Context, a *app.App, b *wire.Client, ref string, hosts []string, missing, quiet bool) error {
+// Fetch brings an image to machines, which keep one of that name where missing is set.
+func Fetch(ctx context.Context, a *app.App, b *wire.Client, ref string, hosts []string, missing, quiet bool) error {
 	v := newView(a, ref, pull.Targets(hosts, 0, false), a.ErrTTY && !quiet)
 	err := follow(ctx, a, b, v, wire.ImagePullRequest{Ref: ref, On: hosts, Missing: missing}, v.Take)
 	if err == nil {
 		err = v.Missing()
 	}
+	return err
+}
+
+// Bring fetches an image for a launch. Where that cannot be it says why, and each machine's Docker pulls it by itself.
+func Bring(ctx context.Context, a *app.App, b *wire.Client, ref string, hosts []string, missing, quiet bool) error {
+	err := Fetch(ctx, a, b, ref, hosts, missing, quiet)
 	if err != nil && ctx.Err() == nil {
 		a.Say(fmt.Sprintf("image %s was not brought first: %v; each machine's Docker pulls it by itself", ref, err))
 		return nil

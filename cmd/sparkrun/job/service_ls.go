@@ -131,14 +131,14 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 
 // memoryText is what a service holds on its first machine, and what it planned of each.
 func memoryText(l *wire.ServiceLine) string {
-	used, planned := "-", ""
+	used := "-"
 	if l.MemoryUsed != nil {
 		used = launcher.Size(*l.MemoryUsed)
 	}
 	if l.Memory == nil {
 		return used
 	}
-	planned = launcher.Size(*l.Memory)
+	planned := launcher.Size(*l.Memory)
 	if n, unit, _ := strings.Cut(used, " "); strings.HasSuffix(planned, " "+unit) {
 		used = n // said once
 	}

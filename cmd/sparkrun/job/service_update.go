@@ -23,9 +23,10 @@ func newServiceUpdateCmd(a *app.App) *cobra.Command {
 		Short: "Give a service another image",
 		Long: `The service's machines get IMAGE first. Then the one address for all models holds
 new requests for it, those under way have two minutes to end, and its ranks start anew
-in IMAGE; held requests are answered by them. If they do not become ready the service
-goes back to the image that it had, by itself. It counts as none of the failures that
---restart allows. It does not wait: sparkrun attach JOB follows.
+in IMAGE; held requests are answered by them. Where a machine cannot get IMAGE nothing
+is changed. If they do not become ready the service goes back to the image that it
+had, by itself. It counts as none of the failures that --restart allows. It does not
+wait: sparkrun attach JOB follows.
 
 JOB is an id, the beginning of one, or a name.`,
 		Example: `  sparkrun service update llm --image nvcr.io/nvidia/vllm:26.06-py3`,
@@ -47,7 +48,7 @@ func updateService(ctx context.Context, a *app.App, o serviceUpdateOptions) erro
 	b := a.Dial()
 	defer b.Close()
 	if !o.noPull {
-		if err := bringTo(ctx, a, b, o.request); err != nil {
+		if err := fetchFor(ctx, a, b, o.request); err != nil {
 			return err
 		}
 	}
@@ -61,17 +62,19 @@ func updateService(ctx context.Context, a *app.App, o serviceUpdateOptions) erro
 	return err
 }
 
-// bringTo has the machines of a service get an image.
-func bringTo(ctx context.Context, a *app.App, b *wire.Client, r wire.UpdateServiceRequest) error {
+// fetchFor has the machines of a service get an image, while it runs on in the one that it has.
+func fetchFor(ctx context.Context, a *app.App, b *wire.Client, r wire.UpdateServiceRequest) error {
 	jobs, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{})
 	if err != nil {
 		return err
 	}
-	for _, j := range jobs.Jobs {
-		if string(j.Spec.ID) != r.Job && j.Spec.Name != r.Job || j.Outcome != nil || j.Image() == "" {
-			continue
-		}
-		return image.Bring(ctx, a, b, r.Image, j.MainHosts(), true, false)
+	j, err := pick(jobs, r.Job)
+	if err != nil || j.Outcome != nil || j.Spec.Service == nil || j.Image() == "" || j.Image() == r.Image {
+		return err // what is wrong with it the leader says
 	}
-	return nil // the leader says what is wrong with it
+	if err := image.Fetch(ctx, a, b, r.Image, j.MainHosts(), true, false); err != nil {
+		return fmt.Errorf("job %s runs on in %s: %w (--no-pull: each machine's Docker pulls it, after the service's end)",
+			j.Spec.ID, j.Image(), err)
+	}
+	return nil
 }

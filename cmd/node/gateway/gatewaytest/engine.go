@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,7 +16,7 @@ import (
 var cancelled atomic.Int64
 
 // engine answers as vLLM does, as far as clients look. What it does stands in the last message: "die" breaks off in
-// the midst, "long" sends a token each 100 ms for 10 s, "refuse" is refused, "tool" is answered with a tool's call.
+// the midst, "long" sends a token each 100 ms for 10 s, "short" for 0.5 s, "refuse" is refused, "tool" is answered with a tool's call.
 func engine() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /cancelled", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, cancelled.Load()) })
@@ -82,6 +84,9 @@ func send(w http.ResponseWriter, r *http.Request, last string, begin []string, t
 	if strings.Contains(last, "long") {
 		n, each = 100, 100*time.Millisecond
 	}
+	if strings.Contains(last, "short") {
+		each = 100 * time.Millisecond
+	}
 	flush := http.NewResponseController(w).Flush
 	for _, e := range begin {
 		io.WriteString(w, e+"\n\n") //nolint:errcheck
@@ -113,6 +118,7 @@ func chat(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	name := cmp.Or(os.Getenv("ENGINE"), "c")
 	const usage = `"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}`
 	if !a.Stream {
 		message := `{"role":"assistant","content":"hello"}`
@@ -120,13 +126,13 @@ func chat(w http.ResponseWriter, r *http.Request) {
 			message = `{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",` +
 				`"function":{"name":"weather","arguments":"{\"city\":\"Ulm\"}"}}]}`
 		}
-		say(w, 200, fmt.Sprintf(`{"id":"c","object":"chat.completion","created":1,"model":%q,"choices":[{"index":0,`+
-			`"message":%s,"finish_reason":"stop"}],%s}`, a.Model, message, usage))
+		say(w, 200, fmt.Sprintf(`{"id":%q,"object":"chat.completion","created":1,"model":%q,"choices":[{"index":0,`+
+			`"message":%s,"finish_reason":"stop"}],%s}`, name, a.Model, message, usage))
 		return
 	}
 	chunk := func(delta, finish string) string {
-		return fmt.Sprintf(`data: {"id":"c","object":"chat.completion.chunk","created":1,"model":%q,"choices":[{"index":0,`+
-			`"delta":%s,"finish_reason":%s}]}`, a.Model, delta, finish)
+		return fmt.Sprintf(`data: {"id":%q,"object":"chat.completion.chunk","created":1,"model":%q,"choices":[{"index":0,`+
+			`"delta":%s,"finish_reason":%s}]}`, name, a.Model, delta, finish)
 	}
 	token := func(i int) string { return chunk(fmt.Sprintf(`{"content":"t%d "}`, i), "null") }
 	if strings.Contains(a.last(), "tool") {

@@ -1,7 +1,9 @@
-// Command gatewaytest is what scripts/bench_gateway and scripts/gateway_clients need beside the gateway: engines that
-// answer without a model, a gateway without a cluster, and a client with many streams.
+// Command gatewaytest is what scripts/bench_gateway, scripts/gateway_clients and e2e tests need beside the gateway:
+// engines that answer without a model, a gateway without a cluster, and clients.
 //
 //	gatewaytest engine ADDR
+//	gatewaytest service ADDR
+//	gatewaytest load [--clients N] [--requests N] [--limit TIME] MODEL URL...
 //	gatewaytest gateway PORT MODEL=ADDR...
 //	gatewaytest streams URL N
 package main
@@ -49,6 +51,10 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return nil
+	case len(args) == 2 && args[0] == "service":
+		return service(ctx, args[1])
+	case len(args) > 2 && args[0] == "load":
+		return load(ctx, args[1:])
 	case len(args) > 2 && args[0] == "gateway":
 		return serve(ctx, args[1], args[2:])
 	case len(args) == 3 && args[0] == "streams":
@@ -58,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return streams(ctx, args[1], n)
 	}
-	return fmt.Errorf("usage: gatewaytest engine ADDR | gateway PORT MODEL=ADDR... | streams URL N")
+	return fmt.Errorf("usage: gatewaytest engine ADDR | service ADDR | load MODEL URL... | gateway PORT MODEL=ADDR... | streams URL N")
 }
 
 // serve has a gateway on loopback. The model "comes" is ready 7 seconds after it
