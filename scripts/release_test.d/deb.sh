@@ -10,7 +10,6 @@ same_arch() { [[ -e $work/1.0.0/sparkrun_1.0.0_$(dpkg --print-architecture).deb 
 unjoined() { # an installation: all there, nothing runs
 	inactive && inside systemctl is-enabled --quiet sparkrun && [[ ! $(inside pgrep -x sparkrun) ]] &&
 		inside getent group sparkrun && inside man -w sparkrun-launch && inside test -e /usr/share/bash-completion/completions/sparkrun &&
-		{ [[ -z $(inside dpkg-query -W sparkrun 2>/dev/null) ]] || inside test -e /usr/share/sparkrun/alerts.yml; } &&
 		[[ $(inside sparkrun version) == "sparkrun $1" ]]
 }
 verified() { local said && said=$(inside systemd-analyze verify sparkrun.service 2>&1 | grep -i sparkrun | grep -v RestartSteps | grep -v RestartMaxDelaySec) && echo "$said" && return 1 || return 0; }
@@ -75,6 +74,7 @@ section_deb() {
 	container_up || return
 	check "installed: unit enabled, nothing runs, group and manual are there" install_deb 1.0.0
 	check "as it should be on a machine in no cluster" unjoined 1.0.0
+	check "alerts and a dashboard are there" inside test -e /usr/share/sparkrun/alerts.yml -a -e /usr/share/sparkrun/dashboard.json
 	check "the unit has no mistakes" verified
 	check "it does not start there, and that is no failure" nobody_starts
 	check "init, and the agent starts" founded
