@@ -78,7 +78,7 @@ func node(t *testing.T) *Metrics {
 		Self: "id1", Host: "spark1", Version: "1.2.3", Port: 7942, MemoryFloor: 2 << 30, Record: rendezvous.NewRecord(),
 		Members: func() []wire.Member { return members }, Present: present, Inventory: inventory, Raft: f, Devices: f,
 		Ranks: f, Proc: files(t, map[string]string{
-			"meminfo": "MemTotal: 128 kB\nMemAvailable: 64 kB\nSwapTotal: 16 kB\nSwapFree: 12 kB\nCmaTotal: 8 kB\nCmaFree: 4 kB\n",
+			"meminfo":   "MemTotal: 128 kB\nMemAvailable: 64 kB\nSwapTotal: 16 kB\nSwapFree: 12 kB\nCmaTotal: 8 kB\nCmaFree: 4 kB\n",
 			"buddyinfo": "Node 0, zone Normal 9 0 0 0 0 0 0 0 0 0 0\n",
 			"pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\n" +
 				"full avg10=0.00 avg60=0.00 avg300=0.00 total=500000\n",
