@@ -17,7 +17,7 @@ func (s JobStatus) Backend(now time.Time) Backend {
 	b := Backend{
 		Job: s.Spec.ID, Name: s.Spec.Name, Workload: s.Spec.Workload, State: state, Text: text,
 		Models:     []string{cmp.Or(v.Model, s.Spec.Name, string(s.Spec.ID))},
-		Generation: s.Plan.Generation,
+		Generation: s.Plan.Generation, Metrics: v.Metrics,
 	}
 	if s.Service != nil {
 		b.Models = append(b.Models, s.Service.Models...)

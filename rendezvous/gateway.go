@@ -41,7 +41,9 @@ type GatewayKey struct {
 	Rate    float64    `json:"rate,omitempty"`
 	Expires *time.Time `json:"expires,omitempty"`
 	// NoWake: its requests neither start a service on demand nor keep it from sleeping.
-	NoWake  bool      `json:"no_wake,omitempty"`
+	NoWake bool `json:"no_wake,omitempty"`
+	// Metrics: it may read metrics, and ask no model. A key without it may read them, too, unless it has Models.
+	Metrics bool      `json:"metrics,omitempty"`
 	Created time.Time `json:"created"` // the leader's clock
 	By      string    `json:"by"`      // the user who made it
 }
@@ -215,6 +217,8 @@ func (k NamedGatewayKey) validate() error {
 		return fmt.Errorf("key %s: %w: it has no hash", k.Name, launcher.ErrInvalid)
 	case !(k.Rate >= 0 && k.Rate <= 1e6): // nor NaN
 		return fmt.Errorf("key %s: rate %g: %w: want requests a second, 0 to 1000000", k.Name, k.Rate, launcher.ErrInvalid)
+	case k.Metrics && len(k.Models) > 0:
+		return fmt.Errorf("key %s: %w: one for metrics may ask no model", k.Name, launcher.ErrInvalid)
 	case len(k.Models) > 100:
 		return fmt.Errorf("key %s: %w: %d models, 100 at most", k.Name, launcher.ErrInvalid, len(k.Models))
 	}
@@ -343,6 +347,8 @@ type Backend struct {
 	// Generation changes with every new start.
 	Generation launcher.Generation `json:"generation"`
 	Host       string              `json:"host,omitempty"` // of rank 0
+	// Metrics is the path of its Prometheus metrics at Addr; empty: it has none.
+	Metrics string `json:"metrics,omitempty"`
 }
 
 // Asleep tells whether it is on demand and starts only when it is asked for.
@@ -386,5 +392,5 @@ func sameBackend(a, b Backend) bool {
 	a.Models, b.Models = nil, nil
 	return same && a.Job == b.Job && a.Name == b.Name && a.Workload == b.Workload && a.State == b.State &&
 		a.Text == b.Text && a.Ready == b.Ready && a.Comes == b.Comes && a.Moves == b.Moves && a.OnDemand == b.OnDemand && a.Addr == b.Addr && a.Local == b.Local &&
-		a.Generation == b.Generation && a.Host == b.Host
+		a.Generation == b.Generation && a.Host == b.Host && a.Metrics == b.Metrics
 }

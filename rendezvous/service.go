@@ -210,3 +210,29 @@ func (j Job) RestartsText(now time.Time) string {
 	}
 	return fmt.Sprintf("%d of %s", j.RecentFaults(now), v.RestartText())
 }
+
+// failedFor is how long a failed service is told of.
+const failedFor = 7 * 24 * time.Hour
+
+// Services are the services that run and those that should: they failed by themselves,
+// and nobody has launched them again.
+func Services(jobs []JobStatus, now time.Time) (services []JobStatus) {
+	same := func(a, b launcher.Spec) bool {
+		return a.Service != nil && b.Service != nil && a.Name == b.Name && a.User == b.User &&
+			(a.Name != "" || a.Workload == b.Workload && a.Service.Model == b.Service.Model)
+	}
+	for _, j := range jobs {
+		if j.Spec.Service == nil {
+			continue
+		}
+		if o := j.Outcome; o != nil {
+			again := slices.ContainsFunc(jobs,
+				func(k JobStatus) bool { return same(j.Spec, k.Spec) && k.Planned.After(j.Planned) })
+			if o.End != Failed || o.Started == nil && len(j.Attempts) == 0 || again || now.Sub(o.At) > failedFor {
+				continue
+			}
+		}
+		services = append(services, j)
+	}
+	return services
+}

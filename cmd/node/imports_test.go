@@ -65,6 +65,7 @@ var mayImportSibling = map[string]string{
 	"rendezvous/dial -> rendezvous/wire":       "what a member is dialled for is its calls",
 	"cmd/node/jobs -> cmd/node/survey":         "a dry run tells of this node's memory as its survey knows it",
 	"cmd/node/checkup -> cmd/node/survey":      "this node's part of a checkup is what its survey knows",
+	"cmd/node/metrics -> cmd/node/gateway":     "requests, and what is told of them, are the gateway's",
 
 	"cmd/sparkrun -> cmd/node":                    "the program is the command line of a node",
 	"cmd/sparkrun/app -> cmd/node":                "the program is the command line of a node",

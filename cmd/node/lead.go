@@ -9,6 +9,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
+	"github.com/sparkrun/sparkrun/cmd/node/metrics"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
@@ -68,6 +69,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Sealer: func() (trust.Sealer, error) { return trust.LoadSealer(n.cfg.Paths.trust()) },
 		Logger: n.cfg.Logger,
 	})
+	defer n.metrics.Lead(metrics.Cluster{Jobs: brain.Jobs, Status: st.Now})()
 	members := n.members.Lead(brain)
 	defer members.Close()
 	roles := n.failover.Lead(failover.LeaderConfig{Brain: brain, Members: members, Reopen: streams.Reopen})

@@ -15,6 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
+	"github.com/sparkrun/sparkrun/cmd/node/metrics"
 	"github.com/sparkrun/sparkrun/cmd/node/models"
 	"github.com/sparkrun/sparkrun/cmd/node/network"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
@@ -63,6 +64,7 @@ type node struct {
 	rollout  *rollout.Node // this node's part in changes of addresses
 	ranks    *jobs.Ranks
 	models   *models.Models
+	metrics  *metrics.Metrics
 	gateway  *gateway.Gateway
 	follower *gateway.Follower // keeps what the gateway goes by
 	server   *server.Server
@@ -288,13 +290,18 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	n.metrics = metrics.New(metrics.Config{
+		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
+		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
+		Devices: n.survey, Ranks: n.agent,
+	})
 	n.follower = gateway.NewFollower(gateway.FollowerConfig{
 		Self: m.Node, Host: m.Host, Here: n.toLeader, Leader: n.members.Leader, Leads: &n.leads,
 		Elected: n.failover.Raft().LeaderChanged, Map: &n.routes, Logger: cfg.Logger,
 	})
 	n.gateway, err = gateway.Open(gateway.Config{
 		Host: m.Host, Port: uint16(cfg.GatewayPort), Map: &n.routes, Passing: cfg.Requests, Cert: cfg.GatewayCert, Key: cfg.GatewayKey,
-		Sign: n.follower.Sign, Use: n.follower.Use, Logger: cfg.Logger,
+		Sign: n.follower.Sign, Use: n.follower.Use, Metrics: n.metrics.Serve, Logger: cfg.Logger,
 		Management: func() (netip.Addr, <-chan struct{}) {
 			now, changed := inventory.Watch()
 			choice, err := envgen.Management(now, cfg.Management)
@@ -324,6 +331,7 @@ func (n *node) close() {
 	n.ranks.Close()
 	n.models.Close()
 	n.gateway.Close()
+	n.metrics.Close()
 	n.dial.Close()
 	n.audit.Close()
 	select {

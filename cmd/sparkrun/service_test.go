@@ -126,14 +126,8 @@ cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          -
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	_, got, _ = cli(t, b, "service", "ls", "--prometheus")
-	apptest.Golden(t, "service-prometheus.json", got)
 	_, got, _ = cli(t, b, "service", "ls", "--json")
 	apptest.Golden(t, "service-ls.json", got)
-	if _, none, _ := cli(t, apptest.Agent(&apptest.FakeCluster{}), "service", "ls",
-		"--prometheus"); none != "[]\n" {
-		t.Errorf("no services: %q", none)
-	}
 }
 
 // counts are what the gateways answer; stuck do not answer.

@@ -139,6 +139,8 @@ type Agent struct {
 	ports  atomic.Uint32 // where the next search for a port starts
 	linger *linger
 
+	guarded atomic.Int64 // attempts that the memory guard has ended
+
 	filterMu sync.Mutex
 	filters  map[launcher.Key]launcher.Filter // of attempts that have not ended
 	addrs    map[launcher.NodeID][]netip.Addr // of members, as last told

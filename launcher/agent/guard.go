@@ -89,6 +89,7 @@ func (a *Agent) endLargest(ctx context.Context, m proc.Memory) {
 		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "error", err)
 		return
 	}
+	a.guarded.Add(1)
 	a.awaitEnd(ctx, key)
 }
 
@@ -168,6 +169,22 @@ func heldBy(usages map[launcher.Key]shim.Usage, m proc.Memory) map[launcher.Key]
 		}
 	}
 	return all
+}
+
+// Guarded is how many attempts the guard has ended.
+func (a *Agent) Guarded() int64 { return a.guarded.Load() }
+
+// Held is how much memory each attempt whose ranks may run holds now, in bytes. While there is one it reads the whole
+// process table.
+func (a *Agent) Held() map[launcher.Key]int64 {
+	if !a.anyStarted() {
+		return nil
+	}
+	m, err := proc.ReadMemory()
+	if err != nil {
+		return nil
+	}
+	return heldBy(a.usages(), m)
 }
 
 // measured is how much memory an attempt holds now, in bytes; nil: it cannot be told.

@@ -16,11 +16,16 @@ type Memory struct {
 	Cached      int64 // of files: without tmpfs and shared memory
 	Swap        int64
 	SwapUsed    int64
+	// CMA is what is set aside for contiguous allocations, CMAFree what is free of it; nil: the kernel has none.
+	CMA, CMAFree *int64
 }
 
 // ReadMemory reads that of this machine.
-func ReadMemory() (Memory, error) {
-	b, err := os.ReadFile(string(Here) + "/meminfo")
+func ReadMemory() (Memory, error) { return Here.Memory() }
+
+// Memory reads that of the machine.
+func (fs FS) Memory() (Memory, error) {
+	b, err := os.ReadFile(string(fs) + "/meminfo")
 	if err != nil {
 		return Memory{}, err
 	}
@@ -44,6 +49,12 @@ func ParseMemory(text string) (Memory, error) {
 		Swap: bytes["SwapTotal"]}
 	m.Cached = bytes["Cached"] - min(bytes["Cached"], bytes["Shmem"])
 	m.SwapUsed = m.Swap - min(m.Swap, bytes["SwapFree"])
+	if n, has := bytes["CmaTotal"]; has {
+		m.CMA = &n
+	}
+	if n, has := bytes["CmaFree"]; has {
+		m.CMAFree = &n
+	}
 	if m.Total == 0 {
 		return Memory{}, errors.New("meminfo has no MemTotal")
 	}

@@ -151,6 +151,9 @@ func (l *List) now() wire.MemberList {
 	return r
 }
 
+// Members are who is a member by the newest list that this node has.
+func (l *List) Members() []wire.Member { return l.now().Members }
+
 // take adopts a list that is not older than the one told before.
 func (l *List) take(r wire.MemberList) error {
 	l.taking.Lock()

@@ -43,6 +43,7 @@ type GatewayKey struct {
 	Rate    float64    `json:"rate,omitempty"`   // requests a second at each member; 0: not bounded
 	Expires *time.Time `json:"expires,omitempty"`
 	NoWake  bool       `json:"no_wake,omitempty"` // it starts no service on demand, and keeps none up
+	Metrics bool       `json:"metrics,omitempty"` // it may read metrics, and ask no model
 	Created time.Time  `json:"created"`
 	By      string     `json:"by"`
 }

@@ -74,6 +74,7 @@ section_deb() {
 	container_up || return
 	check "installed: unit enabled, nothing runs, group and manual are there" install_deb 1.0.0
 	check "as it should be on a machine in no cluster" unjoined 1.0.0
+	check "alerts and a dashboard are there" inside test -e /usr/share/sparkrun/alerts.yml -a -e /usr/share/sparkrun/dashboard.json
 	check "the unit has no mistakes" verified
 	check "it does not start there, and that is no failure" nobody_starts
 	check "init, and the agent starts" founded

@@ -28,7 +28,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Config of a node's part. All of it is needed, but for Port, Management, Cert and Key, Sign, Passing and Use.
+// Config of a node's part. All of it is needed, but for Port, Management, Cert and Key, Sign,
+// Passing, Use and Metrics.
 type Config struct {
 	// Host is this member's name, for messages.
 	Host string
@@ -47,8 +48,10 @@ type Config struct {
 	// Passing is told about how many requests are under way, a multiple of 64 that is no less; nil: nobody is.
 	Passing func(n int)
 	// Use tells the leader of requests for services on demand; nil: nobody is told, and they sleep.
-	Use    func(context.Context, wire.UseServicesRequest) (wire.UseServicesResponse, error)
-	Logger *slog.Logger
+	Use func(context.Context, wire.UseServicesRequest) (wire.UseServicesResponse, error)
+	// Metrics answers those who may read metrics, with what this gateway knows; nil: there are none.
+	Metrics func(http.ResponseWriter, *http.Request, Told)
+	Logger  *slog.Logger
 }
 
 // View is the leader's map as this member has it.

@@ -15,7 +15,7 @@ const KeyPrefix = "sk-sparkrun-"
 
 // may tells whether it may ask for a model by this name. Without keys everybody may.
 func (k *key) may(name string) bool {
-	return k == nil || len(k.Models) == 0 || slices.Contains(k.Models, name)
+	return k == nil || !k.Metrics && (len(k.Models) == 0 || slices.Contains(k.Models, name))
 }
 
 // label is a key's name for counters.

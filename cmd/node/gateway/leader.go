@@ -86,7 +86,7 @@ func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.GatewayRes
 	res.Backends, _ = l.Backends()
 	for name, k := range settings.Keys {
 		res.Keys = append(res.Keys, wire.GatewayKey{Name: name, Models: k.Models, Rate: k.Rate, Expires: k.Expires,
-			NoWake: k.NoWake, Created: k.Created, By: k.By})
+			NoWake: k.NoWake, Metrics: k.Metrics, Created: k.Created, By: k.By})
 	}
 	if addr := settings.VirtualIP; addr.IsValid() {
 		res.VirtualIP = &wire.VirtualIP{Addr: addr}

@@ -33,7 +33,7 @@ var keptRoute = &route{}
 
 const pathsThereAre = "POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/rerank, " +
 	"/v1/score, /v1/audio/transcriptions, /v1/audio/translations, /v1/audio/speech, /v1/messages, " +
-	"/v1/messages/count_tokens; GET /v1/models, /health"
+	"/v1/messages/count_tokens; GET /v1/models, /metrics, /health"
 
 // formOf is the API that a client speaks, as far as its request tells.
 func formOf(r *http.Request) form {

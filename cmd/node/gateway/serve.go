@@ -81,6 +81,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		no = refuse(403, "", "a page of another site may not ask here: make a key with `sparkrun gateway key create`, or "+
 			"have its server ask")
 	}
+	if no == nil && g.metrics(a, r, x, k) {
+		return
+	}
 	if no == nil && g.models(a, r, x, k) {
 		return
 	}

@@ -161,13 +161,22 @@ func (s *Survey) Counted() []envgen.Counters {
 	return now.Since(s.readings[0])
 }
 
+// Totals are what the RDMA devices and the interfaces have counted since they are up, by their names. No interfaces: the
+// kernel did not say.
+func (s *Survey) Totals(ctx context.Context) (devices, interfaces map[string]map[string]uint64) {
+	devices = s.cfg.Reader.Counters().Counts
+	interfaces, err := s.cfg.Reader.Bytes(ctx)
+	if err != nil { // without these the RDMA counters are still useful
+		interfaces = nil
+	}
+	return devices, interfaces
+}
+
 // Counters answers what the devices have counted, in the last minute and since they are
 // up.
 func (s *Survey) Counters(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.NodeCounters, error) {
-	totals := s.cfg.Reader.Counters().Counts
-	if bytes, err := s.cfg.Reader.Bytes(ctx); err == nil { // without these the RDMA counters are still useful
-		maps.Copy(totals, bytes)
-	}
+	totals, bytes := s.Totals(ctx)
+	maps.Copy(totals, bytes)
 	res := wire.NodeCounters{Counters: s.Counted(), Totals: totals}
 	if m, err := proc.ReadMemory(); err == nil {
 		res.MemAvailable = uint64(m.Available) //nolint:gosec // 0 where it is not known, never negative

@@ -26,6 +26,7 @@ type keyCreateOptions struct {
 	rate    float64
 	expires time.Duration // from now; 0: never
 	noWake  bool
+	metrics bool
 }
 
 func newKeyCreateCmd(a *app.App) *cobra.Command {
@@ -42,10 +43,14 @@ a key. It takes root.`,
 		Example: `  sudo sparkrun gateway key create webui
   sudo sparkrun gateway key create ada --model qwen3-32b --expires 30d > key
   sudo sparkrun gateway key create batch --rate 5
-  sudo sparkrun gateway key create monitor --no-wake`,
+  sudo sparkrun gateway key create monitor --no-wake
+  sudo sparkrun gateway key create prometheus --metrics`,
 		Args: app.Takes(1, "the key's NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.name = args[0]
+			if opts.metrics && len(opts.models) > 0 {
+				return app.Usagef("--metrics and --model: a key for metrics may ask no model")
+			}
 			return app.Running(a, opts, createKey)(cmd, args)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -55,6 +60,7 @@ a key. It takes root.`,
 	cmd.Flags().Var(days{&opts.expires}, "expires", "how long it is good for, such as 30d or 12h (default: for ever)")
 	cmd.Flags().BoolVar(&opts.noWake, "no-wake", false,
 		"its requests start no service that is --on-demand, and keep none up: for health checks")
+	cmd.Flags().BoolVar(&opts.metrics, "metrics", false, "it reads /metrics, and may ask no model")
 	app.CompleteFlag(cmd, "model", complete(a, math.MaxInt, func(g wire.GatewayResponse, _ []string) []string {
 		return append(modelsOf(g), aliasesOf(g)...)
 	}))
@@ -120,6 +126,7 @@ func createKey(ctx context.Context, a *app.App, o keyCreateOptions) error {
 	secret := gateway.KeyPrefix + base64.RawURLEncoding.EncodeToString(random)
 	key := rendezvous.NamedGatewayKey{Name: o.name, GatewayKey: rendezvous.GatewayKey{
 		Hash: sha256.Sum256([]byte(secret)), Models: o.models, Rate: o.rate, NoWake: o.noWake,
+		Metrics: o.metrics,
 	}}
 	if o.expires > 0 {
 		until := time.Now().Add(o.expires).UTC().Truncate(time.Second)

@@ -26,8 +26,8 @@ func newKeyLsCmd(a *app.App) *cobra.Command {
 with it, until when, whether it starts services that are --on-demand, and who made it.
 The keys themselves are with their holders alone.
 
---json prints an array of objects: name, models, rate, expires, no_wake, created, by;
-what is not bounded is left out.`,
+--json prints an array of objects: name, models, rate, expires, no_wake, metrics,
+created, by; what is not bounded is left out.`,
 		Example: `  sparkrun gateway key ls
   sparkrun gateway key ls --json | jq -r '.[] | select(.expires == null).name'`,
 		Args: app.Takes(0, ""),
@@ -57,7 +57,11 @@ func listKeys(ctx context.Context, a *app.App, o keyLsOptions) error {
 		if k.NoWake {
 			wakes = "no"
 		}
-		rows = append(rows, []string{k.Name, cmp.Or(plain.Text(strings.Join(k.Models, ",")), "all"), limit,
+		models := cmp.Or(plain.Text(strings.Join(k.Models, ",")), "all")
+		if k.Metrics {
+			models, wakes = "none: metrics", "no"
+		}
+		rows = append(rows, []string{k.Name, models, limit,
 			expiry(k, time.Now()), wakes, k.Created.Local().Format(time.DateOnly), plain.Text(k.By)})
 	}
 	return a.Table(rows)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +17,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-type serviceLsOptions struct{ json, prometheus bool }
+type serviceLsOptions struct{ json bool }
 
 func newServiceLsCmd(a *app.App) *cobra.Command {
 	opts := &serviceLsOptions{}
@@ -46,25 +45,13 @@ a name: of the same model).
 --json prints an array of objects: job_id, name, user, hosts, those of "service" in
 ps --json, and as there away, away_since, fabric_only, again_at, cause and ended; and
 gateway, null if it is not known: what gateway stats --json counts, of its model, of all
-machines but those in missing.
---prometheus prints the file that Prometheus' file_sd_configs read: the services that
-have not ended and have metrics, with the labels sparkrun_job, sparkrun_name,
-sparkrun_host and model. Write it beside its place and move it there, as in the example.
-A model's server lets in the cluster's machines alone, unless it is published: let
-Prometheus run on one of them.`,
+machines but those in missing.`,
 		Example: `  sparkrun service ls
-  sparkrun service ls --prometheus > /etc/prometheus/sparkrun.new && mv /etc/prometheus/sparkrun.new /etc/prometheus/sparkrun.json
   sparkrun service ls --json | jq '.[] | select(.state != "ready") | .name'`,
 		Args: app.Takes(0, ""),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if opts.json && opts.prometheus {
-				return app.Usagef("--json and --prometheus: give one of them")
-			}
-			return app.Running(a, opts, listServices)(cmd, args)
-		},
+		RunE: app.Running(a, opts, listServices),
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&opts.prometheus, "prometheus", false, "print targets for Prometheus' file_sd_configs")
 	return cmd
 }
 
@@ -84,12 +71,6 @@ type listedService struct {
 	Gateway    *modelRequests       `json:"gateway"`
 }
 
-// target is an entry of Prometheus' file_sd format.
-type target struct {
-	Targets []string          `json:"targets"`
-	Labels  map[string]string `json:"labels"`
-}
-
 func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 	b := a.Dial()
 	defer b.Close()
@@ -98,9 +79,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 	defer counted.Wait()
 	counting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if !o.prometheus {
-		counted.Go(func() { counts = countRequests(counting, b) })
-	}
+	counted.Go(func() { counts = countRequests(counting, b) })
 	res, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{})
 	if err != nil {
 		return err
@@ -110,10 +89,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		a.Say(staleText(res.Heard, time.Now()))
 	}
 	now := time.Now()
-	services := servicesOf(res.Jobs, now)
-	if o.prometheus {
-		return a.Object(targets(services))
-	}
+	services := rendezvous.Services(res.Jobs, now)
 	if len(services) > 0 {
 		counted.Wait()
 	}
@@ -180,53 +156,4 @@ func serviceNotes(j rendezvous.JobStatus, now time.Time) []string {
 		notes = append(notes, j.Waits)
 	}
 	return notes
-}
-
-// failedFor is how long a failed service is listed.
-const failedFor = 7 * 24 * time.Hour
-
-// servicesOf are the services that run and those that should: they failed by themselves,
-// and nobody has launched them again.
-func servicesOf(jobs []rendezvous.JobStatus, now time.Time) (services []rendezvous.JobStatus) {
-	same := func(a, b launcher.Spec) bool {
-		return a.Service != nil && b.Service != nil && a.Name == b.Name && a.User == b.User &&
-			(a.Name != "" || a.Workload == b.Workload && a.Service.Model == b.Service.Model)
-	}
-	for _, j := range jobs {
-		if j.Spec.Service == nil {
-			continue
-		}
-		if o := j.Outcome; o != nil {
-			again := slices.ContainsFunc(jobs,
-				func(k rendezvous.JobStatus) bool { return same(j.Spec, k.Spec) && k.Planned.After(j.Planned) })
-			if o.End != rendezvous.Failed || o.Started == nil && len(j.Attempts) == 0 || again || now.Sub(o.At) > failedFor {
-				continue
-			}
-		}
-		services = append(services, j)
-	}
-	return services
-}
-
-// targets are the services that Prometheus can scrape.
-func targets(services []rendezvous.JobStatus) []target {
-	out := []target{}
-	for _, j := range services {
-		v, addr := j.Spec.Service, j.ServiceAddr()
-		if j.Outcome != nil || v.Metrics == "" || addr == "" || strings.HasPrefix(addr, "127.") ||
-			strings.HasPrefix(addr, "[::1]") { // no other machine can reach it there
-			continue
-		}
-		labels := map[string]string{"__metrics_path__": v.Metrics, "sparkrun_job": string(j.Spec.ID)}
-		for name, value := range map[string]string{"sparkrun_name": j.Spec.Name, "model": v.Model} {
-			if value != "" {
-				labels[name] = value
-			}
-		}
-		if hosts := j.MainHosts(); len(hosts) > 0 {
-			labels["sparkrun_host"] = hosts[0]
-		}
-		out = append(out, target{[]string{addr}, labels})
-	}
-	return out
 }

@@ -1,0 +1,112 @@
+package metrics
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
+)
+
+// largeBlock is the size of a huge page. A machine with many free bytes and few such blocks loads models slowly.
+const largeBlock = 2 << 20
+
+// memory tells of the machine's memory, which the GPU of a Spark uses, too.
+func (m *Metrics) memory(p *page) {
+	if floor := m.cfg.MemoryFloor; floor > 0 {
+		p.gauge("sparkrun_memory_floor_bytes", "Below so much available memory the guard ends the largest job.").
+			add(float64(floor))
+		p.counter("sparkrun_memory_guard_ended_total", "Jobs that the memory guard has ended on this machine.").
+			add(float64(m.cfg.Ranks.Guarded()))
+	}
+	if now, err := m.cfg.Proc.Memory(); err == nil {
+		p.gauge("sparkrun_memory_bytes", "Memory of the machine.").add(float64(now.Total))
+		if now.Available > 0 { // else the kernel does not say
+			p.gauge("sparkrun_memory_available_bytes", "What a new program could get.").add(float64(now.Available))
+		}
+		p.gauge("sparkrun_memory_swap_bytes", "Swap space of the machine.").add(float64(now.Swap))
+		p.gauge("sparkrun_memory_swap_free_bytes", "Swap space that is not used.").add(float64(now.Swap - now.SwapUsed))
+		if now.CMA != nil && now.CMAFree != nil {
+			p.gauge("sparkrun_memory_cma_bytes", "Memory set aside for contiguous allocations.").add(float64(*now.CMA))
+			p.gauge("sparkrun_memory_cma_free_bytes", "What is free of it.").add(float64(*now.CMAFree))
+		}
+	}
+	if free, err := m.cfg.Proc.FreeBlocks(largeBlock); err == nil {
+		p.gauge("sparkrun_memory_free_large_blocks_bytes", "Free memory in contiguous blocks of 2 MiB or more.").
+			add(float64(free))
+	}
+	if waited, err := m.cfg.Proc.MemoryPressure(); err == nil {
+		p.counter("sparkrun_memory_pressure_waiting_seconds_total", "For how long a task has waited for memory (PSI).").
+			add(waited.Some.Seconds())
+		p.counter("sparkrun_memory_pressure_stalled_seconds_total", "For how long all tasks have at once (PSI).").
+			add(waited.Full.Seconds())
+	}
+}
+
+// ranks tells what jobs hold on this machine.
+func (m *Metrics) ranks(p *page) {
+	held := map[launcher.JobID]int64{}
+	for key, bytes := range m.cfg.Ranks.Held() {
+		held[key.Job] += bytes
+	}
+	f := p.gauge("sparkrun_job_memory_bytes", "What a job's ranks hold on this machine, by the GPU, too.")
+	for _, job := range slices.Sorted(maps.Keys(held)) {
+		f.add(float64(held[job]), "job_id", string(job))
+	}
+}
+
+// wordBytes is what the data counters of a port count in (InfiniBand specification, PortCounters).
+const wordBytes = 4
+
+// fabric tells what RDMA devices and network interfaces have counted. Of the latter only hardware is told of:
+// containers' interfaces come and go.
+func (m *Metrics) fabric(ctx context.Context, p *page) {
+	devices, interfaces := m.cfg.Devices.Totals(ctx)
+	in := p.counter("sparkrun_rdma_received_bytes_total", "What a port of an RDMA device has received.")
+	out := p.counter("sparkrun_rdma_transmitted_bytes_total", "What a port of an RDMA device has sent.")
+	events := p.counter("sparkrun_rdma_events_total", "Other counters of a port, by the kernel's names.")
+	for _, device := range slices.Sorted(maps.Keys(devices)) {
+		for _, name := range slices.Sorted(maps.Keys(devices[device])) {
+			n, of := float64(devices[device][name]), []string{"device", device, "port", "1"}
+			switch name {
+			case "port_rcv_data":
+				in.add(n*wordBytes, of...)
+			case "port_xmit_data":
+				out.add(n*wordBytes, of...)
+			default:
+				events.add(n, append(of, "counter", name)...)
+			}
+		}
+	}
+	in = p.counter("sparkrun_interface_received_bytes_total", "What a network interface has received, without RDMA.")
+	out = p.counter("sparkrun_interface_transmitted_bytes_total", "What a network interface has sent, without RDMA.")
+	for _, nic := range m.cfg.Inventory.Load().NICs {
+		if counts := interfaces[nic.Name]; nic.Physical && counts != nil {
+			in.add(float64(counts["rx_bytes"]), "interface", nic.Name)
+			out.add(float64(counts["tx_bytes"]), "interface", nic.Name)
+		}
+	}
+}
+
+// agent tells what the agent itself costs, under the names that all programs have for it.
+func agent(p *page) {
+	var used unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &used) == nil {
+		p.counter("process_cpu_seconds_total", "Processor time of the agent.").
+			add(float64(used.Utime.Nano()+used.Stime.Nano()) / 1e9)
+	}
+	if b, err := os.ReadFile(string(proc.Here) + "/self/statm"); err == nil {
+		// The second field of proc_pid_statm(5) is in pages.
+		if f := strings.Fields(string(b)); len(f) > 1 {
+			if pages, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+				p.gauge("process_resident_memory_bytes", "Memory of the agent.").add(float64(pages * int64(os.Getpagesize())))
+			}
+		}
+	}
+}
