@@ -154,7 +154,7 @@ func (s Spec) validateService() error {
 		return fmt.Errorf("--on-wedge restart: %w: only its metrics show that it is wedged: say where they are "+
 			"(--metrics)", ErrInvalid)
 	case v.OnDemand != nil && v.OnDemand.Idle != 0 && (v.OnDemand.Idle < minIdle || v.OnDemand.Idle > maxIdle):
-		return fmt.Errorf("--idle %s: %w: want %s to %d days", v.OnDemand.Idle, ErrInvalid, minIdle, maxIdle/(24*time.Hour))
+		return fmt.Errorf("--idle %s: %w: want 1m to %d days", v.OnDemand.Idle, ErrInvalid, maxIdle/(24*time.Hour))
 	case v.OnDemand != nil && (v.OnDemand.MinUp < 0 || v.OnDemand.MinUp > maxIdle):
 		return fmt.Errorf("--min-up %s: %w: want up to %d days", v.OnDemand.MinUp, ErrInvalid, maxIdle/(24*time.Hour))
 	case v.Restarts < 0 || v.Restarts > MaxServiceRestarts || v.Per < 0 || v.Per > MaxRestartPer ||

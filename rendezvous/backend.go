@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -25,10 +26,17 @@ func (s JobStatus) Backend(now time.Time) Backend {
 	if hosts := s.MainHosts(); len(hosts) > 0 {
 		b.Host = hosts[0]
 	}
+	if s.Outcome != nil {
+		b.Text = s.Outcome.Cause
+		return b
+	}
 	b.OnDemand = v.OnDemand != nil
 	if b.Moves = s.Moves; b.Moves {
 		b.Comes = s.Stop == nil
 		return b
+	}
+	if slices.Contains(s.Away, b.Host) {
+		b.Text = cmp.Or(b.Text, b.Host+" does not answer")
 	}
 	switch launcher.ServiceState(state) {
 	case launcher.ServiceReady, launcher.ServiceWedged: // one that is stuck may answer yet

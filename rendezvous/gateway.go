@@ -22,7 +22,8 @@ type Gateway struct {
 	Open bool `json:"open,omitempty"`
 	// Keys by name; none: everybody who reaches it may use it.
 	Keys map[string]GatewayKey `json:"keys,omitempty"`
-	// Aliases are further names of models: alias -> the name that a service gives its model.
+	// Aliases are further names of models: alias -> the name that a service gives its model. One that ends in * is for
+	// all names that begin so.
 	Aliases map[string]string `json:"aliases,omitempty"`
 	// VirtualIP is a further address of the management network, which the leader's machine holds; the zero Prefix: there
 	// is none.
@@ -90,6 +91,21 @@ type NamedGatewayKey struct {
 type GatewayAlias struct {
 	Name  string `json:"name"`
 	Model string `json:"model,omitempty"`
+}
+
+// Alias gives the model that a name stands for, and the alias: itself, or the longest that ends in * and fits. Empty: it
+// stands for none.
+func (g Gateway) Alias(name string) (alias, model string) {
+	if model = g.Aliases[name]; model != "" {
+		return name, model
+	}
+	for a, of := range g.Aliases {
+		begin, is := strings.CutSuffix(a, "*")
+		if is && len(a) > len(alias) && strings.HasPrefix(name, begin) {
+			alias, model = a, of
+		}
+	}
+	return alias, model
 }
 
 // Bounds of the settings: each change rewrites none of them, but a snapshot has them all.
@@ -234,6 +250,10 @@ func (a GatewayAlias) validate() error {
 	if err := validModelName(a.Name); err != nil {
 		return fmt.Errorf("alias: %w", err)
 	}
+	if begin, _ := strings.CutSuffix(a.Name, "*"); begin == "" || strings.Contains(begin, "*") {
+		return fmt.Errorf("alias %s: %w: a * stands at the end alone, for all names that begin so, such as claude-*", a.Name,
+			launcher.ErrInvalid)
+	}
 	if a.Model == "" {
 		return nil
 	}
@@ -350,6 +370,9 @@ type Backend struct {
 	// Metrics is the path of its Prometheus metrics at Addr; empty: it has none.
 	Metrics string `json:"metrics,omitempty"`
 }
+
+// Failed tells whether it has ended: it is there for who asks why.
+func (b Backend) Failed() bool { return b.State == string(Failed) }
 
 // Asleep tells whether it is on demand and starts only when it is asked for.
 func (b Backend) Asleep() bool { return b.OnDemand && b.State == string(StateAsleep) }

@@ -408,3 +408,20 @@ func TestGatewayMapTellsOfItsCA(t *testing.T) {
 		t.Errorf("%+v", one.Public())
 	}
 }
+
+// An alias that ends in * is for all names that begin so; the longest that fits counts, and one without * before it.
+func TestAliasPattern(t *testing.T) {
+	g := Gateway{Aliases: map[string]string{"claude-*": "a", "claude-opus-*": "b", "claude-opus-4": "c", "gpt": "d"}}
+	for name, want := range map[string]string{"claude-sonnet-4-5": "claude-* a", "claude-opus-5": "claude-opus-* b",
+		"claude-opus-4": "claude-opus-4 c", "gpt": "gpt d", "gpt-4": " ", "claude": " "} {
+		if alias, model := g.Alias(name); alias+" "+model != want {
+			t.Errorf("%s: %q, want %q", name, alias+" "+model, want)
+		}
+	}
+	for _, name := range []string{"*", "a*b", "a**"} {
+		err := GatewayChange{Alias: &GatewayAlias{Name: name, Model: "m"}}.Validate()
+		if err == nil || !strings.Contains(err.Error(), "a * stands at the end alone") {
+			t.Errorf("alias %s: %v", name, err)
+		}
+	}
+}

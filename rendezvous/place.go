@@ -158,14 +158,17 @@ func whoIsThere(roster Roster) string {
 		}
 	}
 	text := "the cluster has " + strings.Join(ready, ", ")
-	if len(ready) == 0 {
+	switch {
+	case len(ready) == 0 && len(drained) > 0:
+		text = "no node can take it"
+	case len(ready) == 0:
 		text = "no node is ready"
 	}
 	if len(away) > 0 {
 		text += "; away: " + strings.Join(away, ", ")
 	}
 	if len(drained) > 0 {
-		text += "; drained: " + strings.Join(drained, ", ")
+		text += "; not usable: " + strings.Join(drained, ", ")
 	}
 	return text
 }

@@ -109,7 +109,7 @@ func TestMakePlan(t *testing.T) {
 		"past one that is drained": {func(s *launcher.Spec) { s.Nodes = 2 },
 			Roster{drained(member(3)), member(1), member(2)}, "spark1 spark2"},
 		"more than take jobs": {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{member(1), drained(member(2))},
-			"the cluster has spark1; drained: spark2 (rank 0: process 7 (cat) cannot be killed)"},
+			"the cluster has spark1; not usable: spark2 (rank 0: process 7 (cat) cannot be killed)"},
 		"--on one that is drained": {func(s *launcher.Spec) { s.On = []string{"spark2"} },
 			Roster{member(1), drained(member(2))}, "host spark2 gets no ranks: rank 0: process 7 (cat)"},
 		"one that is away is no match": {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark1", "spark2"} },

@@ -97,6 +97,14 @@ func (j Job) failsUpdate(out Outcome) bool {
 		(out.End == Failed || out.End == Rejected)
 }
 
+// GoesBack says to which image an update is taken back if a generation ends so; empty: it is not.
+func (j Job) GoesBack(out Outcome) string {
+	if !j.failsUpdate(out) {
+		return ""
+	}
+	return "it goes back to " + j.Update.From
+}
+
 // Image is the image of its main stage; empty: it has none.
 func (j Job) Image() string { return imageOf(j.Spec) }
 

@@ -101,6 +101,9 @@ func (r *run) waits(text string) {
 // pause ends a generation that another one follows.
 func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	now := time.Now()
+	if back := r.job.GoesBack(out); back != "" {
+		out.Cause += "; " + back
+	}
 	r.wait = &waiting{next: next, from: now.Add(next.Pause), until: now.Add(next.Pause + placeFor), done: out}
 	if r.job.Spec.Service != nil {
 		r.wait.until = time.Time{} // no limit: it comes back when there are nodes for it again

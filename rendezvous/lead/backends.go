@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// backends are the services that have not ended, as the gateway sees them. Each run writes its own after each turn of
+// backends are the services that have not ended, and those that have failed, as the gateway sees them. Each run writes its own after each turn of
 // its loop, and no other job touches them: those who wait for a change sleep through all launches that are no service's.
 type backends struct {
 	mu      sync.Mutex
@@ -25,11 +25,28 @@ func (b *backends) put(s rendezvous.Backend) {
 	if old, known := b.all[s.Job]; known && old.Equal(s) {
 		return
 	}
+	if s.Failed() && b.serves(s.Models) {
+		return
+	}
+	maps.DeleteFunc(b.all, func(_ launcher.JobID, other rendezvous.Backend) bool {
+		return other.Failed() && slices.ContainsFunc(other.Models, func(m string) bool { return slices.Contains(s.Models, m) })
+	})
 	if b.all == nil {
 		b.all = map[launcher.JobID]rendezvous.Backend{}
 	}
 	b.all[s.Job] = s
 	b.wake()
+}
+
+// serves tells whether there is a service of one of these models that has not failed.
+func (b *backends) serves(models []string) bool {
+	for _, other := range b.all {
+		if !other.Failed() && slices.ContainsFunc(other.Models,
+			func(m string) bool { return slices.Contains(models, m) }) {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *backends) remove(id launcher.JobID) {
@@ -48,7 +65,7 @@ func (b *backends) wake() {
 	}
 }
 
-// Backends lists the services that have not ended, by job, and gives a channel that the next change of one closes. What
+// Backends lists the services that have not ended, and those that have failed, by job, and gives a channel that the next change of one closes. What
 // an earlier leader started is "planned" until its machine has told of it.
 func (l *Leader) Backends() ([]rendezvous.Backend, <-chan struct{}) {
 	b := &l.backends
@@ -59,6 +76,16 @@ func (l *Leader) Backends() ([]rendezvous.Backend, <-chan struct{}) {
 	}
 	byJob := func(x, y rendezvous.Backend) int { return cmp.Compare(x.Job, y.Job) }
 	return slices.SortedFunc(maps.Values(b.all), byJob), b.changed
+}
+
+// failedFor is how long a service that has failed is told of, as `service ls` does.
+const failedFor = 7 * 24 * time.Hour
+
+// offerFailed tells the gateway why a service has failed, until another one serves its model.
+func (l *Leader) offerFailed(job rendezvous.Job) {
+	if out := job.Outcome; job.Spec.Service != nil && out.End == rendezvous.Failed && time.Since(out.At) < failedFor {
+		l.backends.put(rendezvous.StatusOf(job).Backend(time.Now()))
+	}
 }
 
 // offer tells the gateway how the service is now. It is called by the loop, or before that begins.

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
@@ -89,5 +91,47 @@ func TestBackendsAreQuiet(t *testing.T) {
 		default:
 			t.Error("nobody is told of the end of a service")
 		}
+	})
+}
+
+// A service that has failed stays there with its cause for who asks for its model, under the next leader too, until
+// another one serves that. One that was stopped does not.
+func TestFailedServiceSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.nodes[0].life = func(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
+			if k.Job == "aaaa" {
+				return time.Second, &launcher.Exit{Code: 3}
+			}
+			return 0, nil
+		}
+		serving := func(id launcher.JobID) launcher.Spec {
+			s := servingJob(id, 1)
+			s.Service.Restarts, s.Service.Per, s.Service.Model = 0, 0, "qwen"
+			return s
+		}
+		r := launched(t, w, serving("aaaa"))
+		is := func(when string, after time.Duration, want ...string) {
+			t.Helper()
+			time.Sleep(after)
+			all, _ := r.leader.Backends()
+			var got []string
+			for _, b := range all {
+				got = append(got, string(b.Job)+" "+b.State+" "+b.Text)
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("%s: %s", when, d)
+			}
+		}
+		is("failed", time.Minute, "aaaa failed stage main, rank 0 on spark1: exit 3 (--restart no)")
+		r.kill()
+		r = w.ready()
+		is("under a new leader", time.Minute, "aaaa failed stage main, rank 0 on spark1: exit 3 (--restart no)")
+		if err := r.leader.Launch(t.Context(), serving("bbbb")); err != nil {
+			t.Fatal(err)
+		}
+		is("another one", time.Minute, "bbbb ready ")
+		stopped(t, w, "bbbb")
+		is("stopped", time.Minute)
 	})
 }

@@ -141,6 +141,8 @@ func Open(ctx context.Context, cfg Config) *Leader {
 	for _, job := range cfg.Record.Jobs() {
 		if job.Outcome == nil {
 			l.adopt(job)
+		} else {
+			l.offerFailed(job)
 		}
 	}
 	return l

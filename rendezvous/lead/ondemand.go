@@ -3,6 +3,7 @@ package lead
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -65,7 +66,11 @@ func (l *Leader) Use(ctx context.Context, from launcher.NodeID, u rendezvous.Ser
 			}
 			if _, _, err := l.placeJob(r.job.Spec, r); err != nil && time.Since(l.began) >= settle {
 				if _, err := l.room(r, time.Time{}); err != nil {
-					return fmt.Errorf("%w: no room: %s", rendezvous.ErrAsleep, plain.Text(err.Error()))
+					why := err.Error()
+					if busy := new(busyError); errors.As(err, &busy) { // its remedy is for who launches
+						why = busy.why
+					}
+					return fmt.Errorf("%w: no room: %s", rendezvous.ErrAsleep, plain.Text(why))
 				}
 			}
 			r.asleep, r.queued, r.woken = false, true, time.Now()

@@ -511,6 +511,9 @@ func (r *run) record(ctx context.Context) bool {
 		only = r.l.cfg.Others.OnlyHere(ctx)
 	}
 	r.l.letGo(r)
+	ended := r.job
+	ended.Outcome = &out
+	r.l.offerFailed(ended)
 	r.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: out.At, Outcome: &out, OnlyOn: only})
 	return true
 }

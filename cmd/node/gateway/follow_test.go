@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -280,5 +281,37 @@ func TestChange(t *testing.T) {
 	if err != nil || len(g.Keys) != 1 || g.Keys[0].By != "root" || time.Since(g.Keys[0].Created) > time.Minute ||
 		g.Aliases["x"] != "m" || g.Port != 7942 {
 		t.Errorf("%+v, %v", g, err)
+	}
+}
+
+// A virtual IP has its network's own length, and is nobody's but the virtual IP's.
+func TestVirtualIPIsFitting(t *testing.T) {
+	w := newWorld(t)
+	defer w.lead()()
+	for i, host := range []string{"spark1", "spark2", "spark3"} {
+		addr := fmt.Sprintf("10.0.0.1%d", i+1)
+		w.join(launcher.NodeID(host), host, addr, addr+"/24")
+	}
+	set := func(text string) error {
+		addr := netip.MustParsePrefix(text)
+		return w.changes(rendezvous.GatewayChange{VirtualIP: &addr})
+	}
+	for text, want := range map[string]string{
+		"10.0.0.100/16": "the management network of spark1 is 10.0.0.0/24: give 10.0.0.100/24",
+		"10.0.0.12/24":  "it is an address of spark2 (eth0)",
+	} {
+		if err := set(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if err := set("10.0.0.100/24"); err != nil {
+		t.Fatal(err)
+	}
+	all := slices.Clone(w.roster.Load())
+	nic := &all[0].Inventory.NICs[0]
+	nic.Addresses = append(nic.Addresses, netip.MustParsePrefix("10.0.0.100/24"))
+	w.roster.Store(all)
+	if err := set("10.0.0.100/24"); err != nil {
+		t.Errorf("once more, while spark1 holds it: %v", err)
 	}
 }

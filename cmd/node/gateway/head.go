@@ -15,8 +15,10 @@ const (
 	// headEnough: a body that is no longer is read whole before an engine is asked; of a longer one no more than this,
 	// if the model has been found by then.
 	headEnough = 64 << 10
-	// headMost: the model has to come by then.
+	// headMost is read of what may say with which earlier answer to go on, and of what waits.
 	headMost = 1 << 20
+	// modelMost: the model has to come by then. Anthropic's clients put it behind the messages, with their pictures.
+	modelMost = 32 << 20
 	// formMost: a form is read whole, as curl's users put the file first.
 	formMost = 32 << 20
 	// keptMost is what all requests of this member keep together, beyond headEnough of each.
@@ -113,7 +115,7 @@ func (in *incoming) end() {
 
 // readHead reads as much of the body as tells where it goes.
 func (g *Gateway) readHead(rq *request) *refusal {
-	enough, most := headEnough, headMost
+	enough, most := headEnough, modelMost
 	if rq.route.previous {
 		enough = headMost // what it goes on with may stand anywhere
 	}
@@ -173,7 +175,7 @@ func (g *Gateway) readHead(rq *request) *refusal {
 		return refuse(400, "", `the request names no model: put "model" at the top level of its body; `+
 			"GET /v1/models lists what there is")
 	}
-	return refuse(413, "", `"model" does not come within the first %d KiB of the body: put it first`, headMost>>10)
+	return refuse(413, "", `"model" does not come within the first %d MiB of the body: put it first`, modelMost>>20)
 }
 
 // readOn reads more of a long body before its request waits: net/http sees that a client has gone only once the body

@@ -100,7 +100,7 @@ func (x *index) resolve(name string) (model string, ok bool) {
 	if _, is := x.models[name]; is {
 		return name, true
 	}
-	if model, is := x.Gateway.Aliases[name]; is {
+	if _, model := x.Gateway.Alias(name); model != "" {
 		if _, served := x.models[model]; served {
 			return model, true
 		}
@@ -112,13 +112,14 @@ func (x *index) resolve(name string) (model string, ok bool) {
 // names are all that a key may ask for, sorted: what services call their models, and aliases of those.
 func (x *index) names(k *key) []string {
 	var out []string
-	for name := range x.models {
-		if k.may(name) {
+	for name, of := range x.models {
+		if k.may(name) && slices.ContainsFunc(of, func(b *backend) bool { return !b.Failed() }) {
 			out = append(out, name)
 		}
 	}
 	for name, model := range x.Gateway.Aliases {
-		if _, own := x.models[name]; !own && x.models[model] != nil && k.may(name) {
+		_, own := x.models[name]
+		if !own && x.models[model] != nil && k.may(name) && !strings.HasSuffix(name, "*") {
 			out = append(out, name)
 		}
 	}
@@ -161,7 +162,7 @@ func (x *index) unknown(asked string, k *key) *refusal {
 	if len(asked) > valueLength {
 		asked = asked[:valueLength]
 	}
-	if model, is := x.Gateway.Aliases[asked]; is && k.may(asked) {
+	if _, model := x.Gateway.Alias(asked); model != "" && x.mayAsk(k, asked) {
 		return refuse(404, "model_not_found", "model %q is an alias of %q, which no service serves now: "+
 			"start one, see `sparkrun service ls`", asked, model)
 	}

@@ -18,6 +18,15 @@ func (k *key) may(name string) bool {
 	return k == nil || !k.Metrics && (len(k.Models) == 0 || slices.Contains(k.Models, name))
 }
 
+// mayAsk tells whether it may ask for a model by this name, or for the alias that the name fits.
+func (x *index) mayAsk(k *key, name string) bool {
+	if k.may(name) {
+		return true
+	}
+	alias, _ := x.Gateway.Alias(name)
+	return x.models[name] == nil && alias != "" && k.may(alias)
+}
+
 // label is a key's name for counters.
 func (k *key) label() string {
 	if k == nil {

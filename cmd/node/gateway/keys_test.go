@@ -18,11 +18,11 @@ func TestKeys(t *testing.T) {
 		io.WriteString(w, r.Header.Get("Authorization")+","+r.Header.Get("X-Api-Key"))
 	}
 	v := viewOf(engine(t, "a", seen, "m"), engine(t, "b", seen, "n"))
-	v.Gateway.Aliases = map[string]string{"alias": "m"}
+	v.Gateway.Aliases = map[string]string{"alias": "m", "claude-*": "m"}
 	past := time.Now().Add(-time.Hour)
 	old := keyOf("old")
 	old.Expires = &past
-	v.Gateway.Keys = map[string]rendezvous.GatewayKey{"all": keyOf("word"), "one": keyOf("one", "alias"), "old": old}
+	v.Gateway.Keys = map[string]rendezvous.GatewayKey{"all": keyOf("word"), "one": keyOf("one", "alias", "claude-*"), "old": old}
 	w := newWorld(t, v)
 	for _, tt := range []struct {
 		name    string
@@ -46,6 +46,7 @@ func TestKeys(t *testing.T) {
 		{"of another, beside it", chatPath, `{"model":"m"}`,
 			[]string{"x-api-key: word", "Authorization: Bearer " + KeyPrefix + "x"}, 200, ","},
 		{"limited", chatPath, `{"model":"alias"}`, []string{"x-api-key: one"}, 200, ","},
+		{"limited, by a pattern", chatPath, `{"model":"claude-sonnet-4-5"}`, []string{"x-api-key: one"}, 200, ","},
 		{"limited, another", chatPath, `{"model":"n"}`, []string{"x-api-key: one"}, 403, "key one may not ask for model"},
 		{"limited, by its own name", chatPath, `{"model":"m"}`, []string{"x-api-key: one"}, 403, "may not"},
 		{"limited, a second name", chatPath, `{"model":"alias","model":"n"}`, []string{"x-api-key: one"}, 400, "twice"},
@@ -69,7 +70,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	for _, c := range w.g.Counts() {
-		if c.Key == "one" && c.Model == "m" && c.Requests != 1 {
+		if c.Key == "one" && c.Model == "m" && c.Requests != 2 {
 			t.Errorf("counted %+v", c)
 		}
 	}

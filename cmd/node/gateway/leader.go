@@ -182,13 +182,24 @@ func (l *Leader) mayHold(addr netip.Prefix) error {
 	}
 	roster, _ := l.Roster()
 	for _, m := range roster {
-		if nic, has := m.Inventory.Holder(addr.Addr()); has || m.Addr.Addr() == addr.Addr() {
+		nic, has := m.Inventory.Holder(addr.Addr())
+		if now, _ := l.Record.Gateway(); now.VirtualIP.IsValid() && now.VirtualIP.Addr() == addr.Addr() {
+			has = false // it is this
+		}
+		if has || m.Addr.Addr() == addr.Addr() {
 			return fmt.Errorf("virtual IP %s: %w: it is an address of %s (%s): take one that no machine has", addr.Addr(),
 				launcher.ErrInvalid, m.Host, cmp.Or(nic.Name, "management"))
 		}
 		if at := m.Addr.Addr(); at.IsValid() && !addr.Masked().Contains(at) {
 			return fmt.Errorf("virtual IP %s: %w: it is not in the management network of %s, which is %s there", addr,
 				launcher.ErrInvalid, m.Host, at)
+		}
+		at, _ := m.Inventory.Holder(m.Addr.Addr())
+		for _, p := range at.Addresses {
+			if p.Addr() == m.Addr.Addr() && p.Bits() != addr.Bits() {
+				return fmt.Errorf("virtual IP %s: %w: the management network of %s is %s: give %s/%d", addr, launcher.ErrInvalid,
+					m.Host, p.Masked(), addr.Addr(), p.Bits())
+			}
 		}
 	}
 	return nil

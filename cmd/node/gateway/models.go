@@ -52,7 +52,7 @@ func (g *Gateway) models(a *answer, r *http.Request, x *index, k *key) bool {
 	case no != nil:
 	case id == "":
 		v = x.list(k)
-	case !k.may(id):
+	case !x.mayAsk(k, id):
 		no = refuse(403, "", "key %s may not ask for model %.128q", k.name, id)
 	default:
 		if _, is := x.resolve(id); !is {

@@ -38,7 +38,7 @@ func TestAliasIsReplaced(t *testing.T) {
 	v := viewOf(engine(t, "a", echo, `org/"a"`))
 	v.Gateway.Aliases = map[string]string{"short": `org/"a"`}
 	w := newWorld(t, v)
-	long := strings.Repeat("x", 3*headMost)
+	long := strings.Repeat("x", modelMost+headMost)
 	for body, want := range map[string]string{
 		`{"x":1, "model" : "short" ,"y":2}`:      `{"x":1, "model" : "org/\"a\"" ,"y":2}`,
 		`{"model":"short","p":"` + long + `"}`:   `{"model":"org/\"a\"","p":"` + long + `"}`,
@@ -141,7 +141,7 @@ func TestBadRequests(t *testing.T) {
 	}{
 		{"unknown", "POST", chatPath, `{"model":"org/Qwen3-8b"}`, 404,
 			[]string{"did you mean org/Qwen3-8B", "model_not_found"}},
-		{"unknown, none near", "POST", chatPath, `{"model":"gpt"}`, 404, []string{"there are broken, org/Qwen3-8B"}},
+		{"unknown, none near", "POST", chatPath, `{"model":"gpt"}`, 404, []string{"there are org/Qwen3-8B"}},
 		{"alias of none", "POST", chatPath, `{"model":"gone"}`, 404, []string{"alias of", "org/gone"}},
 		{"none", "POST", chatPath, `{"messages":[]}`, 400, []string{"names no model"}},
 		{"number", "POST", chatPath, `{"model":7}`, 400, []string{"not a string"}},
@@ -149,7 +149,7 @@ func TestBadRequests(t *testing.T) {
 		{"twice, other case", "POST", chatPath, `{"model":"org/Qwen3-8B","MODEL":"x"}`, 400, []string{"twice"}},
 		{"twice, late", "POST", chatPath, `{"model":"org/Qwen3-8B","p":"` + strings.Repeat("x", 1<<21) + `","model":"x"}`,
 			400, []string{"twice"}},
-		{"late", "POST", chatPath, `{"p":"` + strings.Repeat("x", 2<<20) + `","model":"org/Qwen3-8B"}`, 413,
+		{"late", "POST", chatPath, `{"p":"` + strings.Repeat("x", modelMost+1) + `","model":"org/Qwen3-8B"}`, 413,
 			[]string{"put it first"}},
 		{"array", "POST", chatPath, `["model"]`, 400, []string{"not JSON"}},
 		{"empty", "POST", chatPath, ``, 400, []string{"not JSON"}},
@@ -159,7 +159,7 @@ func TestBadRequests(t *testing.T) {
 		{"more", "POST", chatPath, `{"model":"org/Qwen3-8B"} {}`, 400, []string{"not JSON"}},
 		{"UTF-16", "POST", chatPath, "{\x00\"\x00m\x00", 400, []string{"not JSON"}},
 		{"escape", "POST", chatPath, `{"model":"\q"}`, 400, []string{"not JSON"}},
-		{"failed", "POST", chatPath, `{"model":"broken"}`, 503, []string{"service f is failed: out of memory"}},
+		{"failed", "POST", chatPath, `{"model":"broken"}`, 503, []string{"service f has failed: out of memory"}},
 		{"method", "GET", chatPath, ``, 405, []string{"takes POST"}},
 		{"path", "POST", "/v1/images", `{"model":"org/Qwen3-8B"}`, 404, []string{chatPath}},
 		{"path of engines", "GET", "/metrics", ``, 404, []string{"/v1/models"}},

@@ -206,7 +206,7 @@ func (g *Gateway) read(rq *request, x *index) *refusal {
 	if no := g.readHead(rq); no != nil {
 		return no
 	}
-	if !rq.key.may(rq.asked) {
+	if !x.mayAsk(rq.key, rq.asked) {
 		return refuse(403, "", "key %s may not ask for model %.128q: GET /v1/models lists what it may",
 			rq.key.name, rq.asked)
 	}

@@ -130,7 +130,7 @@ func TestWaitingEnds(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"failed", func(v *View) { v.Backends[0].Comes, v.Backends[0].State = false, "failed" }, 0, 503, "is failed"},
+		{"failed", func(v *View) { v.Backends[0].Comes, v.Backends[0].State = false, "failed" }, 0, 503, "has failed"},
 		{"stopped", func(v *View) { v.Backends = nil }, 0, 404, "no service serves"},
 		{"cut off", func(v *View) { v.Cut, v.Since = true, time.Now() }, cutPatience, 503, "spark1 has been cut off"},
 	} {

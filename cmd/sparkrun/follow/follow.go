@@ -312,6 +312,9 @@ func (r *run) signalled(ctx context.Context, sig os.Signal) *exit {
 	switch {
 	case slices.Contains(app.Forwarded, sig):
 		r.wg.Go(func() { f.forward(ctx, sig.(syscall.Signal)) })
+	case f.Attached && f.Spec.Service != nil:
+		f.Say(fmt.Sprintf("left: job %[1]s goes on; `sparkrun stop %[1]s` ends it", f.Spec.ID))
+		return &exit{code: app.ExitOf(sig)}
 	case f.Others:
 		f.Say(fmt.Sprintf("left: job %s of %s goes on", f.Spec.ID, f.Spec.User))
 		return &exit{code: app.ExitOf(sig)}

@@ -250,3 +250,24 @@ func TestInterruptOfOthersJob(t *testing.T) {
 		})
 	}
 }
+
+// A service that is looked at goes on when who looks leaves: only stop ends it.
+func TestInterruptOfAnAttachedService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &apptest.FakeRunner{OnWatch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"), apptest.Runs),
+			OnLogs: func(ctx context.Context, _ int, _ wire.LogsRequest, _ func(wire.LogChunk) error) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}}
+		s := newSession(g)
+		signals := make(chan os.Signal, 1)
+		s.Attached, s.Heard, s.Runs, s.Signals = true, 1, true, signals
+		s.Follower.Spec.Service = &launcher.Service{}
+		time.AfterFunc(time.Second, func() { signals <- os.Interrupt })
+		code, err := s.Run(t.Context())
+		s.want(t, code, 130, err, "", "left: job job2345678 goes on; `sparkrun stop job2345678` ends it")
+		if len(g.Stops) > 0 {
+			t.Errorf("stops: %q", g.Stops)
+		}
+	})
+}

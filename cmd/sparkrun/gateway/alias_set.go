@@ -19,8 +19,10 @@ func newAliasSetCmd(a *app.App) *cobra.Command {
 		Use:   "set ALIAS MODEL",
 		Short: "Give a model a further name, or an alias another model",
 		Long: `Has requests for ALIAS go to the services that serve MODEL, the name that sparkrun
-gateway ls shows. It need not be served yet. It takes root.`,
-		Example: `  sudo sparkrun gateway alias set gpt-4o qwen3-32b`,
+gateway ls shows. It need not be served yet. An ALIAS that ends in * is for all names
+that begin so. It takes root.`,
+		Example: `  sudo sparkrun gateway alias set gpt-4o qwen3-32b
+  sudo sparkrun gateway alias set 'claude-*' qwen3-32b`,
 		Args:    app.Takes(2, "ALIAS or MODEL"),
 		ValidArgsFunction: complete(a, 2, func(g wire.GatewayResponse, args []string) []string {
 			if len(args) == 0 {

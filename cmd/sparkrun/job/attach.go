@@ -40,9 +40,9 @@ input goes to that rank, and so does its end: --no-stdin sends none. With
 of what two send at once, some is lost.
 
 Signals do what they do to launch: Ctrl-C ends the job (in a --tty job it is a key
-like any other), QUIT, USR1, USR2, CONT and TSTP go to the ranks. A hang-up or the
-detach keys leave it running; --no-stdin has no such keys. Only the job's user, and
-root, may do more than look on, as logs -f does.`,
+like any other; from a service it takes leave), QUIT, USR1, USR2, CONT and TSTP go to
+the ranks. A hang-up or the detach keys leave it running; --no-stdin has no such keys.
+Only the job's user, and root, may do more than look on, as logs -f does.`,
 		Example: `  sparkrun attach k3x
   sparkrun attach train --rank 0 --tail 50
   sparkrun attach train --no-stdin`,

@@ -26,7 +26,7 @@ new requests for it, those under way have two minutes to end, and its ranks star
 in IMAGE; held requests are answered by them. Where a machine cannot get IMAGE nothing
 is changed. If they do not become ready the service goes back to the image that it
 had, by itself. It counts as none of the failures that --restart allows. It does not
-wait: sparkrun attach JOB follows.
+wait: sparkrun ps JOB tells what became of it.
 
 JOB is an id, the beginning of one, or a name.`,
 		Example: `  sparkrun service update llm --image nvcr.io/nvidia/vllm:26.06-py3`,
@@ -57,8 +57,8 @@ func updateService(ctx context.Context, a *app.App, o serviceUpdateOptions) erro
 		return err
 	}
 	a.SayAlone(res.OnlyOn)
-	_, err = fmt.Fprintf(a.Out, "%[1]s gets %[2]s once its requests have ended: `sparkrun attach %[1]s` follows it\n", res.Job,
-		o.request.Image)
+	_, err = fmt.Fprintf(a.Out, "%[1]s gets %[2]s once its requests have ended: `sparkrun ps %[1]s` tells whether it stays\n",
+		res.Job, o.request.Image)
 	return err
 }
 

@@ -57,7 +57,8 @@ func AddServeFlags(cmd *cobra.Command, o *ServiceOptions) {
 	fs.StringVar(&v.Metrics, "metrics", "", "`PATH` of the service's Prometheus metrics, such as /metrics "+
 		"(default: none)")
 	fs.StringVar(&v.Model, "model", "",
-		"`NAME` of the model that --probe generate asks for (default: the first one that the service lists)")
+		"`NAME` by which the gateway's clients ask for the model, and --probe generate (default: the job's name; the "+
+			"first one that the service lists)")
 	help.Group(fs, "Services", "serve", "health", "metrics", "model")
 	help.Common(fs, "serve", "health")
 }
