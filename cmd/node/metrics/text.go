@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ func (f *family) sample(suffix string, v float64, labels []string) {
 // histogram adds how many took no longer than each bound, how many there were, and how long all took together.
 func (f *family) histogram(bounds []time.Duration, upTo []int64, count int64, sum time.Duration, labels ...string) {
 	f.kind = "histogram"
-	of := append(labels[:len(labels):len(labels)], "le", "")
+	of := slices.Concat(labels, []string{"le", ""})
 	for i, bound := range bounds {
 		of[len(of)-1] = strconv.FormatFloat(bound.Seconds(), 'g', -1, 64)
 		f.sample("_bucket", float64(upTo[i]), of)
