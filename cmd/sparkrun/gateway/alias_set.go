@@ -23,7 +23,7 @@ gateway ls shows. It need not be served yet. An ALIAS that ends in * is for all 
 that begin so. It takes root.`,
 		Example: `  sudo sparkrun gateway alias set gpt-4o qwen3-32b
   sudo sparkrun gateway alias set 'claude-*' qwen3-32b`,
-		Args:    app.Takes(2, "ALIAS or MODEL"),
+		Args: app.Takes(2, "ALIAS or MODEL"),
 		ValidArgsFunction: complete(a, 2, func(g wire.GatewayResponse, args []string) []string {
 			if len(args) == 0 {
 				return aliasesOf(g)
