@@ -82,7 +82,7 @@ func TestWakeAnother(t *testing.T) {
 		w.asleep = map[launcher.JobID]string{"j": "cannot be started: no room: spark1 by job keep"}
 		w.g.transport = fake(func(*http.Request) (*http.Response, error) { return answers(200, "application/json", `{}`) })
 		rec, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
-		time.Sleep(10 * time.Second)
+		time.Sleep(9 * time.Second) // between two questions
 		want := []rendezvous.ServiceUse{{Job: "k", Wake: true}}
 		uses := w.uses.Load().Uses
 		if d := cmp.Diff(want, slices.DeleteFunc(uses, func(u rendezvous.ServiceUse) bool { return u.Job == "j" })); d != "" {
