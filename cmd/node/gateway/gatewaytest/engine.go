@@ -16,7 +16,8 @@ import (
 var cancelled atomic.Int64
 
 // engine answers as vLLM does, as far as clients look. What it does stands in the last message: "die" breaks off in
-// the midst, "long" sends a token each 100 ms for 10 s, "short" for 0.5 s, "refuse" is refused, "tool" is answered with a tool's call.
+// the midst, "long" sends a token each 100 ms for 10 s, "short" for 0.5 s, "slow" takes 200 ms for an answer that is no
+// stream, "refuse" is refused, "tool" is answered with a tool's call.
 func engine() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /cancelled", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, cancelled.Load()) })
@@ -121,6 +122,9 @@ func chat(w http.ResponseWriter, r *http.Request) {
 	name := cmp.Or(os.Getenv("ENGINE"), "c")
 	const usage = `"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}`
 	if !a.Stream {
+		if strings.Contains(a.last(), "slow") {
+			time.Sleep(200 * time.Millisecond)
+		}
 		message := `{"role":"assistant","content":"hello"}`
 		if strings.Contains(a.last(), "tool") {
 			message = `{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",` +

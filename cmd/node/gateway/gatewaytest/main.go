@@ -5,6 +5,7 @@
 //	gatewaytest service ADDR
 //	gatewaytest load [--clients N] [--requests N] [--limit TIME] MODEL URL...
 //	gatewaytest gateway PORT MODEL=ADDR...
+//	gatewaytest bare ADDR ADDR
 //	gatewaytest streams URL N
 package main
 
@@ -14,7 +15,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/signal"
 	"slices"
@@ -57,6 +60,8 @@ func run(ctx context.Context, args []string) error {
 		return load(ctx, args[1:])
 	case len(args) > 2 && args[0] == "gateway":
 		return serve(ctx, args[1], args[2:])
+	case len(args) == 3 && args[0] == "bare":
+		return bare(ctx, args[1], args[2])
 	case len(args) == 3 && args[0] == "streams":
 		n, err := strconv.Atoi(args[2])
 		if err != nil {
@@ -64,7 +69,19 @@ func run(ctx context.Context, args []string) error {
 		}
 		return streams(ctx, args[1], n)
 	}
-	return fmt.Errorf("usage: gatewaytest engine ADDR | service ADDR | load MODEL URL... | gateway PORT MODEL=ADDR... | streams URL N")
+	return fmt.Errorf("usage: gatewaytest engine ADDR | service ADDR | load MODEL URL... | gateway PORT MODEL=ADDR... | bare ADDR ADDR | streams URL N")
+}
+
+// bare is net/http's ReverseProxy and nothing else, from the first address to the second.
+func bare(ctx context.Context, at, to string) error {
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: to})
+	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 4096}
+	srv := &http.Server{Addr: at, Handler: proxy}
+	defer context.AfterFunc(ctx, func() { srv.Close() })()
+	if err := srv.ListenAndServe(); ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // serve has a gateway on loopback. The model "comes" is ready 7 seconds after it
