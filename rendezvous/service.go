@@ -211,8 +211,8 @@ func (j Job) RestartsText(now time.Time) string {
 	return fmt.Sprintf("%d of %s", j.RecentFaults(now), v.RestartText())
 }
 
-// failedFor is how long a failed service is told of.
-const failedFor = 7 * 24 * time.Hour
+// FailedFor is how long a failed service is told of.
+const FailedFor = 7 * 24 * time.Hour
 
 // Services are the services that run and those that should: they failed by themselves,
 // and nobody has launched them again.
@@ -228,7 +228,7 @@ func Services(jobs []JobStatus, now time.Time) (services []JobStatus) {
 		if o := j.Outcome; o != nil {
 			again := slices.ContainsFunc(jobs,
 				func(k JobStatus) bool { return same(j.Spec, k.Spec) && k.Planned.After(j.Planned) })
-			if o.End != Failed || o.Started == nil && len(j.Attempts) == 0 || again || now.Sub(o.At) > failedFor {
+			if o.End != Failed || o.Started == nil && len(j.Attempts) == 0 || again || now.Sub(o.At) > FailedFor {
 				continue
 			}
 		}

@@ -11,8 +11,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// backends are the services that have not ended, and those that have failed, as the gateway sees them. Each run writes its own after each turn of
-// its loop, and no other job touches them: those who wait for a change sleep through all launches that are no service's.
+// backends are the services that have not ended, and those that have failed, as the gateway sees them. Each run writes
+// its own after each turn of its loop, and no other job touches them: those who wait for a change sleep through all
+// launches that are no service's.
 type backends struct {
 	mu      sync.Mutex
 	all     map[launcher.JobID]rendezvous.Backend
@@ -29,7 +30,7 @@ func (b *backends) put(s rendezvous.Backend) {
 		return
 	}
 	maps.DeleteFunc(b.all, func(_ launcher.JobID, other rendezvous.Backend) bool {
-		return other.Failed() && slices.ContainsFunc(other.Models, func(m string) bool { return slices.Contains(s.Models, m) })
+		return other.Failed() && alike(other.Models, s.Models)
 	})
 	if b.all == nil {
 		b.all = map[launcher.JobID]rendezvous.Backend{}
@@ -41,12 +42,16 @@ func (b *backends) put(s rendezvous.Backend) {
 // serves tells whether there is a service of one of these models that has not failed.
 func (b *backends) serves(models []string) bool {
 	for _, other := range b.all {
-		if !other.Failed() && slices.ContainsFunc(other.Models,
-			func(m string) bool { return slices.Contains(models, m) }) {
+		if !other.Failed() && alike(other.Models, models) {
 			return true
 		}
 	}
 	return false
+}
+
+// alike tells whether two services have a model in common.
+func alike(a, b []string) bool {
+	return slices.ContainsFunc(a, func(m string) bool { return slices.Contains(b, m) })
 }
 
 func (b *backends) remove(id launcher.JobID) {
@@ -65,8 +70,9 @@ func (b *backends) wake() {
 	}
 }
 
-// Backends lists the services that have not ended, and those that have failed, by job, and gives a channel that the next change of one closes. What
-// an earlier leader started is "planned" until its machine has told of it.
+// Backends lists the services that have not ended, and those that have failed while no other one serves their model, by
+// job, and gives a channel that the next change of one closes. What an earlier leader started is "planned" until its
+// machine has told of it.
 func (l *Leader) Backends() ([]rendezvous.Backend, <-chan struct{}) {
 	b := &l.backends
 	b.mu.Lock()
@@ -78,12 +84,9 @@ func (l *Leader) Backends() ([]rendezvous.Backend, <-chan struct{}) {
 	return slices.SortedFunc(maps.Values(b.all), byJob), b.changed
 }
 
-// failedFor is how long a service that has failed is told of, as `service ls` does.
-const failedFor = 7 * 24 * time.Hour
-
 // offerFailed tells the gateway why a service has failed, until another one serves its model.
 func (l *Leader) offerFailed(job rendezvous.Job) {
-	if out := job.Outcome; job.Spec.Service != nil && out.End == rendezvous.Failed && time.Since(out.At) < failedFor {
+	if out := job.Outcome; job.Spec.Service != nil && out.End == rendezvous.Failed && time.Since(out.At) < rendezvous.FailedFor {
 		l.backends.put(rendezvous.StatusOf(job).Backend(time.Now()))
 	}
 }

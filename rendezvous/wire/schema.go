@@ -355,3 +355,50 @@ type UpHello struct {
 	Stamp     launcher.Uptime        `json:"stamp,omitempty"`  // as in Pong
 	Blank     bool                   `json:"blank,omitempty"`  // it has lost its copy of the record
 }
+
+// ServiceRequest says whether a service is to come back after all its machines were off.
+type ServiceRequest struct {
+	Job       string `json:"job"`
+	Autostart bool   `json:"autostart"`
+}
+
+// UpdateServiceRequest gives a service another image.
+type UpdateServiceRequest struct {
+	Job   string `json:"job"`
+	Image string `json:"image"`
+}
+
+func (r UpdateServiceRequest) about() (string, bool) { return r.Job, true }
+
+// ServiceResponse names the job that it was.
+type ServiceResponse struct {
+	Job    launcher.JobID `json:"job"`
+	OnlyOn string         `json:"recorded_only_on,omitempty"` // see Acknowledged
+}
+
+// DrainRequest keeps new ranks away from a machine, or, with Over, lets it have some again.
+type DrainRequest struct {
+	Host   string `json:"host"`
+	Reason string `json:"reason,omitempty"`
+	Over   bool   `json:"over,omitempty"`
+	// Once: one reply with what has ranks there now; else one after every change, until nothing has.
+	Once bool `json:"once,omitempty"`
+}
+
+// DrainProgress is what still has ranks on a machine that is drained.
+type DrainProgress struct {
+	Left  []DrainLeft `json:"left,omitempty"`
+	Empty bool        `json:"empty"`
+}
+
+// DrainLeft is a job with ranks there. A service is being moved unless Stays says why not; any other job runs to its
+// end.
+type DrainLeft struct {
+	Job     launcher.JobID `json:"job"`
+	Name    string         `json:"name,omitempty"`
+	User    string         `json:"user,omitempty"`
+	Service bool           `json:"service,omitempty"`
+	Stays   string         `json:"stays,omitempty"`
+}
+
+func (r DrainRequest) about() (string, bool) { return r.Host, true }

@@ -18,6 +18,8 @@ import (
 type index struct {
 	View
 	models map[string][]*backend // by the names that services give, without aliases; by job
+	// failed are the models whose service has failed, for who asks why; Backends and models are without those.
+	failed map[string]rendezvous.Backend
 	keys   map[[sha256.Size]byte]*key
 }
 
@@ -60,10 +62,18 @@ type lasting struct {
 func (l *lasting) index(v View) *index {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x := &index{View: v, models: map[string][]*backend{}, keys: make(map[[sha256.Size]byte]*key, len(v.Gateway.Keys))}
+	x := &index{View: v, models: map[string][]*backend{}, failed: map[string]rendezvous.Backend{},
+		keys: make(map[[sha256.Size]byte]*key, len(v.Gateway.Keys))}
 	loads, names := make(map[launcher.JobID]*load, len(v.Backends)), make(map[launcher.JobID][]string, len(v.Backends))
 	buckets := make(map[[sha256.Size]byte]*bucket, len(v.Gateway.Keys))
+	x.Backends = slices.DeleteFunc(slices.Clone(v.Backends), rendezvous.Backend.Failed)
 	for _, b := range v.Backends {
+		if b.Failed() {
+			for _, name := range b.Models {
+				x.failed[name] = b
+			}
+			continue
+		}
 		at := l.loads[b.Job]
 		if at == nil {
 			at = &load{}
@@ -112,8 +122,8 @@ func (x *index) resolve(name string) (model string, ok bool) {
 // names are all that a key may ask for, sorted: what services call their models, and aliases of those.
 func (x *index) names(k *key) []string {
 	var out []string
-	for name, of := range x.models {
-		if k.may(name) && slices.ContainsFunc(of, func(b *backend) bool { return !b.Failed() }) {
+	for name := range x.models {
+		if k.may(name) {
 			out = append(out, name)
 		}
 	}
@@ -162,7 +172,12 @@ func (x *index) unknown(asked string, k *key) *refusal {
 	if len(asked) > valueLength {
 		asked = asked[:valueLength]
 	}
-	if _, model := x.Gateway.Alias(asked); model != "" && x.mayAsk(k, asked) {
+	_, model := x.Gateway.Alias(asked)
+	if b, is := x.failed[cmp.Or(model, asked)]; is && x.mayAsk(k, asked) {
+		return refuse(503, "", "model %s does not answer: its service %s has failed: %s; see `sparkrun service ls`",
+			cmp.Or(model, asked), cmp.Or(b.Name, string(b.Job)), cmp.Or(b.Text, "no cause is known")).after(30 * time.Second)
+	}
+	if model != "" && x.mayAsk(k, asked) {
 		return refuse(404, "model_not_found", "model %q is an alias of %q, which no service serves now: "+
 			"start one, see `sparkrun service ls`", asked, model)
 	}

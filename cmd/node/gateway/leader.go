@@ -166,7 +166,7 @@ func (l *Leader) mayStandFor(a rendezvous.GatewayAlias, all map[string]string) e
 	}
 	backends, _ := l.Backends()
 	for _, b := range backends {
-		if slices.Contains(b.Models, a.Name) {
+		if slices.Contains(b.Models, a.Name) && !b.Failed() {
 			return fmt.Errorf("alias %s: %w: service %s has a model of that name", a.Name, launcher.ErrInvalid,
 				cmp.Or(b.Name, string(b.Job)))
 		}

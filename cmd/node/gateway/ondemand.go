@@ -12,9 +12,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Services on demand run while they are used, which only the gateways see. Each tells the leader: at once where a request
-// waits for one that sleeps, and of the others' use at most each tellEach, as long as there is some. Of a service that is
-// being ended it tells whether requests are under way.
+// Services on demand run while they are used, which only the gateways see. Each tells the leader: at once where a
+// request waits for one that sleeps, and of the others' use at most each tellEach, as long as there is some. Of a service
+// that is being ended it tells whether requests are under way.
 const (
 	tellEach   = 30 * time.Second
 	tellWithin = 5 * time.Second // for one call

@@ -175,18 +175,28 @@ func TestUseIsTold(t *testing.T) {
 	})
 }
 
+// underWayAt is a gateway with one request at a service, which is answered once end is closed.
+func underWayAt(t *testing.T) (w *world, end chan struct{}, done <-chan struct{}) {
+	v := viewOf(coming("j", "a"))
+	ready(&v)
+	w, end = newGateway(t, v), make(chan struct{})
+	w.g.transport = fake(func(*http.Request) (*http.Response, error) {
+		<-end
+		return answers(200, "application/json", `{}`)
+	})
+	_, done = w.begin(t.Context(), chatPath, `{"model":"a"}`)
+	return w, end, done
+}
+
+// moves has the service about to be ended.
+func moves(v *View) {
+	v.Backends[0].Ready, v.Backends[0].Comes, v.Backends[0].Moves = false, true, true
+}
+
 // The leader hears of what is under way at a service that it is about to end, and when the last of that has ended.
 func TestMovingIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := viewOf(coming("j", "a"))
-		ready(&v)
-		w := newGateway(t, v)
-		end := make(chan struct{})
-		w.g.transport = fake(func(*http.Request) (*http.Response, error) {
-			<-end
-			return answers(200, "application/json", `{}`)
-		})
-		_, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
+		w, end, done := underWayAt(t)
 		told := func(when string, want ...rendezvous.ServiceUse) {
 			t.Helper()
 			time.Sleep(time.Minute)
@@ -196,7 +206,7 @@ func TestMovingIsTold(t *testing.T) {
 			w.uses.Store(wire.UseServicesRequest{})
 		}
 		told("before")
-		w.becomes(func(v *View) { v.Backends[0].Ready, v.Backends[0].Comes, v.Backends[0].Moves = false, true, true })
+		w.becomes(moves)
 		n := int64(1)
 		told("once it is to end", rendezvous.ServiceUse{Job: "j", UnderWay: &n})
 		close(end)
@@ -209,17 +219,9 @@ func TestMovingIsTold(t *testing.T) {
 // A new leader hears what is under way at a service that it, too, is about to end.
 func TestMovingIsToldToEachLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := viewOf(coming("j", "a"))
-		ready(&v)
-		w := newGateway(t, v)
-		end := make(chan struct{})
-		w.g.transport = fake(func(*http.Request) (*http.Response, error) {
-			<-end
-			return answers(200, "application/json", `{}`)
-		})
-		_, done := w.begin(t.Context(), chatPath, `{"model":"a"}`)
+		w, end, done := underWayAt(t)
 		time.Sleep(time.Second)
-		w.becomes(func(v *View) { v.Backends[0].Ready, v.Backends[0].Comes, v.Backends[0].Moves = false, true, true })
+		w.becomes(moves)
 		time.Sleep(3 * time.Second)
 		w.uses.Store(wire.UseServicesRequest{}) // what follows is heard by another leader
 		time.Sleep(5 * time.Second)

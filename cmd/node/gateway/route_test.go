@@ -250,3 +250,30 @@ func TestModelsAreListed(t *testing.T) {
 		t.Errorf("one that the key may not: %d %s", got.status, got.body)
 	}
 }
+
+// A service that has failed is there for who asks for its model alone: no list has it, it hides no alias, and an answer
+// by its id is that of the only engine there is.
+func TestFailedIsInNobodysWay(t *testing.T) {
+	b := at("f", "127.0.0.1:1", "broken")
+	b.Ready, b.State, b.Text = false, "failed", "rank 0 on spark2: exit 3"
+	v := viewOf(engine(t, "a", named("A"), "org/a"), b)
+	v.Gateway.Aliases = map[string]string{"gpt": "broken"}
+	w := newWorld(t, v)
+	for _, model := range []string{"broken", "gpt"} {
+		got := w.chat(`{"model":"` + model + `"}`)
+		wantHas(t, model, got.body, "model broken does not answer: its service f has failed: rank 0 on spark2: exit 3")
+		if got.status != 503 {
+			t.Errorf("%s: %d", model, got.status)
+		}
+	}
+	if got := w.ask("GET", "/v1/models", ""); strings.Contains(got.body, "broken") || !strings.Contains(got.body, "org/a") {
+		t.Errorf("models: %s", got.body)
+	}
+	if got := w.ask("GET", "/v1/responses/resp_1", ""); got.body != "A" {
+		t.Errorf("an answer by its id: %d %s", got.status, got.body)
+	}
+	w.becomes(func(v *View) { v.Gateway.Aliases = map[string]string{"broken": "org/a"} })
+	if got := w.chat(`{"model":"broken"}`); got.body != "A" {
+		t.Errorf("an alias of its name: %d %s", got.status, got.body)
+	}
+}

@@ -173,14 +173,11 @@ func earlier(a, b time.Time) time.Time {
 // down tells of a model whose services neither run nor come.
 func down(model string, backends []*backend) *refusal {
 	b := backends[0]
-	text := "is " + b.State
-	if b.Failed() {
-		text = "has failed"
-	}
+	text := b.State
 	if b.Text != "" {
 		text += ": " + b.Text
 	}
-	return refuse(503, "", "model %s does not answer: its service %s %s; see `sparkrun service ls`",
+	return refuse(503, "", "model %s does not answer: its service %s is %s; see `sparkrun service ls`",
 		model, b.service(), text).
 		after(30 * time.Second)
 }

@@ -123,36 +123,8 @@ func (f *Follower) handle(p rendezvous.Progress, seen sieve) error {
 		f.Out.World(p.Plan.World)
 	}
 	if seen.fresh(p) {
-		switch p.Step {
-		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepLeft,
-			rendezvous.StepStage, rendezvous.StepServes:
-			f.Say(p.Text)
-		case rendezvous.StepPreparing:
-			f.Say(p.Host + " " + p.Text)
-		case rendezvous.StepRunning:
-			for _, hint := range rayHints(f.Spec, f.head, p) {
-				f.Say(hint)
-			}
-		case rendezvous.StepPrepared:
-			if p.Text != "" {
-				f.Say("warning: " + p.Host + ": " + p.Text)
-			}
-		}
-		if p.OnlyOn != "" {
-			f.Say(app.AloneText(p.OnlyOn))
-			f.OnlyOn.Store(&p.OnlyOn)
-		}
-		if err := f.Out.event(p); err != nil {
+		if err := f.show(p); err != nil {
 			return err
-		}
-		for _, finding := range p.Findings {
-			f.Say("warning: " + rendezvous.Describe(finding))
-		}
-		// A pulled cable must not make a job ten times slower without a word. A ring also
-		// meets over management, but has its RDMA devices.
-		if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 &&
-			len(p.Plan.Nodes[0].Entry.Paths) == 0 {
-			f.Say(p.Plan.Why)
 		}
 	}
 	if p.Plan != nil {
@@ -193,6 +165,42 @@ func (f *Follower) handle(p rendezvous.Progress, seen sieve) error {
 		f.troubled.Store(true)
 	case rendezvous.StepEnded:
 		f.Outcome = p.Outcome
+	}
+	return nil
+}
+
+// show tells the user of one event.
+func (f *Follower) show(p rendezvous.Progress) error {
+	switch p.Step {
+	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepLeft,
+		rendezvous.StepStage, rendezvous.StepServes:
+		f.Say(p.Text)
+	case rendezvous.StepPreparing:
+		f.Say(p.Host + " " + p.Text)
+	case rendezvous.StepRunning:
+		for _, hint := range rayHints(f.Spec, f.head, p) {
+			f.Say(hint)
+		}
+	case rendezvous.StepPrepared:
+		if p.Text != "" {
+			f.Say("warning: " + p.Host + ": " + p.Text)
+		}
+	}
+	if p.OnlyOn != "" {
+		f.Say(app.AloneText(p.OnlyOn))
+		f.OnlyOn.Store(&p.OnlyOn)
+	}
+	if err := f.Out.event(p); err != nil {
+		return err
+	}
+	for _, finding := range p.Findings {
+		f.Say("warning: " + rendezvous.Describe(finding))
+	}
+	// A pulled cable must not make a job ten times slower without a word. A ring also
+	// meets over management, but has its RDMA devices.
+	if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 &&
+		len(p.Plan.Nodes[0].Entry.Paths) == 0 {
+		f.Say(p.Plan.Why)
 	}
 	return nil
 }

@@ -90,10 +90,12 @@ func complete(a *app.App, most int, words func(g wire.GatewayResponse, args []st
 	}
 }
 
-// modelsOf are the names that services give their models, each once.
+// modelsOf are the names that services give their models, each once, without those that have failed.
 func modelsOf(g wire.GatewayResponse) (models []string) {
 	for _, b := range g.Backends {
-		models = append(models, b.Models...)
+		if !b.Failed() {
+			models = append(models, b.Models...)
+		}
 	}
 	slices.Sort(models)
 	return slices.Compact(models)

@@ -69,7 +69,8 @@ func run(ctx context.Context, args []string) error {
 		}
 		return streams(ctx, args[1], n)
 	}
-	return fmt.Errorf("usage: gatewaytest engine ADDR | service ADDR | load MODEL URL... | gateway PORT MODEL=ADDR... | bare ADDR ADDR | streams URL N")
+	return fmt.Errorf("usage: gatewaytest engine ADDR | service ADDR | load MODEL URL... | " +
+		"gateway PORT MODEL=ADDR... | bare ADDR ADDR | streams URL N")
 }
 
 // bare is net/http's ReverseProxy and nothing else, from the first address to the second.
