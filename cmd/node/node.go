@@ -19,6 +19,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/models"
 	"github.com/sparkrun/sparkrun/cmd/node/network"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
+	"github.com/sparkrun/sparkrun/cmd/node/sampler"
 	"github.com/sparkrun/sparkrun/cmd/node/server"
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
@@ -64,6 +65,7 @@ type node struct {
 	rollout  *rollout.Node // this node's part in changes of addresses
 	ranks    *jobs.Ranks
 	models   *models.Models
+	sampler  *sampler.Sampler
 	metrics  *metrics.Metrics
 	gateway  *gateway.Gateway
 	follower *gateway.Follower // keeps what the gateway goes by
@@ -290,6 +292,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here})
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
@@ -319,7 +322,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Everyone: everyone,
 		Clients:  cfg.clients, Bulk: n.models.Handler(), Audit: n.audit, Logger: cfg.Logger,
 	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
-		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.gateway.Calls())...)
+		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.sampler.Calls(), n.gateway.Calls())...)
 	n.agent.Sweep(n.ranks.Over)
 	return n, nil
 }

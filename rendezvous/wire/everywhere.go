@@ -17,6 +17,8 @@ var (
 		Does: "which machine's engine has which images"})
 	GatewayCounts = everywhere[GatewayCountsRequest, NodeGatewayCounts, GatewayCountsResponse](Row{Name: "gateway-counts", Asks: true,
 		Does: "what was asked of the one address for all models, by model and key"})
+	Usage = everywhere[Empty, NodeUsage, UsageResponse](Row{Name: "usage", Asks: true,
+		Does: "what each machine uses now, and the ranks on it: memory, processor, GPU, disks, heat, fabric"})
 	Counters = everywhere[Empty, NodeCounters, CountersResponse](Row{Name: "counters",
 		Does: "what the nodes' devices counted in the last minute"})
 )

@@ -1,0 +1,27 @@
+package wire
+
+import (
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/usage"
+)
+
+// UsageResponse is what each machine uses, and the ranks on it.
+type UsageResponse struct {
+	Nodes []NodeUsage `json:"nodes"`
+}
+
+// NodeUsage is one machine's.
+type NodeUsage struct {
+	ID   launcher.NodeID `json:"id"`
+	Host string          `json:"host"`
+	usage.Machine
+	// Error says why there is nothing of it.
+	Error string `json:"error,omitempty"`
+}
+
+func (n *NodeUsage) from(id launcher.NodeID, host, problem string) {
+	n.ID, n.Host = id, host
+	if problem != "" {
+		n.Error = problem
+	}
+}
