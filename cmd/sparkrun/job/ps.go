@@ -62,6 +62,7 @@ all of this is.
   away_since since when each of away does not answer
   fabric_only those of hosts that the leader reaches over the fabric alone: who asks
              there on the management network is not answered
+  fabric_lost those of hosts of which a port has no link now by which the ranks meet
   again_at   when its next attempt is due, while it is restarting; else null
   service    null but for a service: url (null while not known), model, state (the job's,
              or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
@@ -194,13 +195,16 @@ func againText(at *time.Time, now time.Time) string {
 	return " in " + app.Age(at.Sub(now).Round(time.Second))
 }
 
-// whereText says which of a job's machines do not answer, or do not answer on management.
+// whereText says which of a job's machines do not answer, do not answer on management, or have lost the fabric.
 func whereText(l wire.JobLine, now time.Time) (text string) {
 	if len(l.Away) > 0 {
 		text = " (" + app.Hosts(l.Away) + " away" + awayText(l, now) + ")"
 	}
 	if len(l.FabricOnly) > 0 {
 		text += " (" + app.Hosts(l.FabricOnly) + " by fabric only)"
+	}
+	if len(l.FabricLost) > 0 {
+		text += " (fabric of " + app.Hosts(l.FabricLost) + " lost)"
 	}
 	return text
 }
