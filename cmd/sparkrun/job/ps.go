@@ -152,39 +152,44 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 		rows[0] = append(rows[0], "URL", "TOKENS/S")
 	}
 	for _, l := range lines {
-		exit, state := "-", l.State.Text()
-		if l.Service != nil && l.ExitCode == nil {
-			state = rendezvous.State(l.Service.State).Text()
-		}
-		state += againText(l.AgainAt, now)
-		if len(l.Suspended) > 0 {
-			state += " (suspended)"
-		}
+		exit := "-"
 		if l.ExitCode != nil {
 			exit = strconv.Itoa(*l.ExitCode)
 		}
-		if l.Line > 0 {
-			state += fmt.Sprintf(" (number %d in the queue)", l.Line)
-		}
-		if l.Stage != nil {
-			state += " (--" + *l.Stage + ")"
-		}
-		if l.Attempts > 1 {
-			state += fmt.Sprintf(" (attempt %d of %d)", l.Attempt, l.Attempts)
-		}
-		state += whereText(l, now)
 		workload := l.Workload
 		if l.Image != nil {
 			workload += " (" + *l.Image + ")"
 		}
-		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), state,
+		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), StateText(l, now),
 			app.Age(now.Sub(l.Planned)), exit}
 		if serving {
-			row = append(row, urlText(l.Service), rateText(l.Service))
+			row = append(row, urlText(l.Service), RateText(l.Service))
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// StateText is the state of a job, or of a service, with what else one has to know of it.
+func StateText(l wire.JobLine, now time.Time) string {
+	state := l.State.Text()
+	if l.Service != nil && l.ExitCode == nil {
+		state = rendezvous.State(l.Service.State).Text()
+	}
+	state += againText(l.AgainAt, now)
+	if len(l.Suspended) > 0 {
+		state += " (suspended)"
+	}
+	if l.Line > 0 {
+		state += fmt.Sprintf(" (number %d in the queue)", l.Line)
+	}
+	if l.Stage != nil {
+		state += " (--" + *l.Stage + ")"
+	}
+	if l.Attempts > 1 {
+		state += fmt.Sprintf(" (attempt %d of %d)", l.Attempt, l.Attempts)
+	}
+	return state + whereText(l, now)
 }
 
 // againText says when a job starts again.
