@@ -26,7 +26,9 @@ func TestSinceItBegan(t *testing.T) {
 		return envgen.LinkChange{At: ago(s), Slot: "01:00." + slot, Port: "port " + slot, Up: up, Text: text}
 	}
 	lost := func(s int, slot string) envgen.LinkChange { return change(s, slot, new(false), "lost its link") }
-	back := func(s int, slot string) envgen.LinkChange { return change(s, slot, new(true), "has a link of 200 Gb/s") }
+	back := func(s int, slot string) envgen.LinkChange {
+		return change(s, slot, new(true), "has a link of 200 Gb/s")
+	}
 	for name, c := range map[string]struct {
 		slots string // of the ports by which it meets
 		links []envgen.LinkChange
