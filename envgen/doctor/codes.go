@@ -46,6 +46,14 @@ const (
 	codeMemoryLow = "memory-low"
 	codePageCache = "page-cache"
 	codeSwapUsed  = "swap-used"
+	codeFragments = "memory-fragmented"
+	codeCMA       = "cma-scratch"
+	codeCacheKept = "page-cache-kept"
+	// Of what slows or ends a machine.
+	codeGPUClock    = "gpu-clock"
+	codeGPUThrottle = "gpu-throttled"
+	codeHeat        = "heat"
+	codeWentOff     = "went-off"
 	// Of the nodes compared with each other.
 	codeClockSkew       = "clock-skew"
 	codeDriverUnequal   = "driver-unequal"
@@ -119,6 +127,16 @@ var (
 			"whole machine"},
 		{codePageCache, "the page cache holds much memory, which counts against the GPU on unified memory"},
 		{codeSwapUsed, "memory has been swapped out: jobs on it crawl"},
+		{codeFragments, "much memory is free, in small pieces only: allocations of a GPU and of RDMA need large ones, and a " +
+			"model loads for minutes or not at all"},
+		{codeCMA, "the kernel counts more free CMA memory than it has: it keeps pages for handing over to another kernel " +
+			"(KHO), in which RDMA cannot register buffers once other memory is short"},
+		{codeCacheKept, "the agent has no right to drop the page cache, as it does before a job with a GPU starts"},
+		{codeGPUClock, "a busy GPU runs at less than half of its highest clock: power or firmware holds it back, on a " +
+			"GB10 often until mains is pulled"},
+		{codeGPUThrottle, "a GPU slows itself, as it is too hot or its power supply asks for it"},
+		{codeHeat, "a device is near the temperature at which it slows down or the machine goes off"},
+		{codeWentOff, "the machine went off without a shutdown: mains, heat, a reset or a frozen kernel"},
 		{codeClockSkew, "a node's clock is off from the others': logs are out of order, and by much certificates " +
 			"are refused"},
 		{codeDriverUnequal, "the nodes run different NVIDIA drivers"},
