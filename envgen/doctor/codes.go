@@ -53,6 +53,7 @@ const (
 	codeGPUClock    = "gpu-clock"
 	codeGPUThrottle = "gpu-throttled"
 	codeHeat        = "heat"
+	codeBehind      = "load-behind" // of doctor --load alone
 	codeWentOff     = "went-off"
 	// Of the nodes compared with each other.
 	codeClockSkew       = "clock-skew"
@@ -72,7 +73,7 @@ func Explanations() []envgen.Explanation {
 		out = append(out, envgen.Explanation{Code: e[0], Text: e[1]})
 	}
 	out = append(out, topology.Explanations()...)
-	for _, e := range slices.Concat(ofPackets, ofMachines) {
+	for _, e := range slices.Concat(ofPackets, ofMachines, ofLoads) {
 		out = append(out, envgen.Explanation{Code: e[0], Text: e[1]})
 	}
 	return out
@@ -97,6 +98,9 @@ var (
 		{codeAddressTaken, "another machine answers for an address of this node"},
 		{codePortUnreachable, "a node cannot open a connection to another node's agent"},
 		{codeUntried, "a check that sends packets was not possible"},
+	}
+	ofLoads = [][2]string{
+		{codeBehind, "under the same load a machine reaches less than 0.8 of its peers' median: doctor --load"},
 	}
 	ofMachines = [][2]string{
 		{codeMemlock, "ranks may lock too little memory: RDMA pins what it sends, and NCCL fails to register its " +
