@@ -172,7 +172,7 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 		PacketFilter: guard, Announce: !o.silent, Members: members,
 		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
 		ServicesFirst: o.victim == victimService,
-		GatewayPort: o.gateway, GatewayCert: o.gatewayCert, GatewayKey: o.gatewayKey, Requests: requests,
+		GatewayPort:   o.gateway, GatewayCert: o.gatewayCert, GatewayKey: o.gatewayKey, Requests: requests,
 		Supervise: supervise(a, log), Shim: a.Shim, Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
