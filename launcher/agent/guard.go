@@ -88,12 +88,8 @@ func readSample() (sample, error) {
 
 // endLargest ends the attempt that has to go; text is headroom's. Its error says why nothing was ended.
 func (a *Agent) endLargest(ctx context.Context, s sample, text string) error {
-	all := a.holders(a.gpuHeld(), s.total-s.available)
+	all := a.holdersNow(s.total - s.available)
 	v := victim(all, a.cfg.MemoryFloor, a.cfg.ServicesFirst)
-	if v == nil { // what the driver told may be old, or lack what is being taken at this moment
-		all = a.holders(nil, s.total-s.available)
-		v = victim(all, a.cfg.MemoryFloor, a.cfg.ServicesFirst)
-	}
 	if v == nil {
 		return fmt.Errorf("this machine has %s: no job here holds much of it", text)
 	}
@@ -197,6 +193,24 @@ func (a *Agent) holders(gpu map[int]int64, used int64) []holder {
 	slices.SortFunc(all, func(x, y holder) int {
 		return cmp.Or(cmp.Compare(y.bytes, x.bytes), strings.Compare(x.key.String(), y.key.String()))
 	})
+	return all
+}
+
+// holdersNow are the holders while memory runs out. What the driver told may be a minute old: it is not believed where
+// more of the used bytes is unseen than it tells of.
+func (a *Agent) holdersNow(used int64) []holder {
+	gpu := a.gpuHeld()
+	all := a.holders(gpu, used)
+	told, unseen := int64(0), used
+	for _, bytes := range gpu {
+		told += bytes
+	}
+	for _, h := range all {
+		unseen -= h.bytes - h.gpu
+	}
+	if unseen-told > told {
+		return a.holders(nil, used)
+	}
 	return all
 }
 

@@ -76,8 +76,9 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	// tail keeps what it reads until the newline that never comes.
 	n.launch(n.as("(head -c 100000000 /dev/zero; witness; exec sleep 1000) | tail -n 1"))
 	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.Held()[key] > 90e6 })
-	// The driver may tell of what it held a while ago: nobody holds enough then, and what is unseen decides.
-	n.a.cfg.GPUHeld = func() map[int]int64 { return map[int]int64{1: 1} }
+	// A tale of the driver from before the memory was taken is not believed.
+	rank := n.entry(small.Key).Ranks[0].PID
+	n.a.cfg.GPUHeld = func() map[int]int64 { return map[int]int64{rank: 300 << 20} }
 	must(t, n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "1 MiB of memory left"))
 	ev := n.hear(launcher.Exited)
 	for _, want := range []string{"had 1 MiB of memory left; it held about ", ", job small23456 ", "sparkrun ps"} {
