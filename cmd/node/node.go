@@ -292,7 +292,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here})
+	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here, Began: time.Now(),
+		Links: n.survey.Links})
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
