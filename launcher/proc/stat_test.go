@@ -58,8 +58,8 @@ func FuzzParseStat(f *testing.F) {
 		if !ok {
 			return
 		}
-		line := fmt.Sprintf("%d (x) %s %d %d %d%s %d 0", p.PID, []byte{p.State}, p.PPID, p.Group, p.Session,
-			strings.Repeat(" 0", 15), p.Ticks)
+		line := fmt.Sprintf("%d (x) %s %d %d %d%s %d%s %d 0", p.PID, []byte{p.State}, p.PPID, p.Group, p.Session,
+			strings.Repeat(" 0", 7), p.Spent, strings.Repeat(" 0", 7), p.Ticks)
 		if again, ok := ParseStat([]byte(line)); !ok || again != p {
 			t.Errorf("%q gave %+v, written out %+v", b, p, again)
 		}

@@ -33,6 +33,7 @@ type mark struct {
 	key  launcher.Key
 	rank int // -1: it does not say
 	is   bool
+	away bool // in other mounts than the agent: a container's, not a daemon that a rank has left
 }
 
 // spent is the processor time of a rank's processes.
@@ -149,7 +150,7 @@ func (r *ranks) owners(table []proc.Stat, ledger []launcher.LedgerEntry) (of map
 			continue
 		}
 		roots[p.PID] = k
-		if first, another := contained[k]; !another || p.Ticks < first.Ticks {
+		if first, another := contained[k]; m.away && (!another || p.Ticks < first.Ticks) {
 			contained[k] = p
 		}
 	}
@@ -184,7 +185,8 @@ func (r *ranks) markOf(pid int) mark {
 	text, _, _ = strings.Cut(text, "/")
 	job, gen, _ := strings.Cut(text, ".")
 	n, err := strconv.ParseUint(gen, 10, 64)
-	m := mark{key: launcher.Key{Job: launcher.JobID(job), Generation: launcher.Generation(n)}, rank: -1, is: err == nil}
+	m := mark{key: launcher.Key{Job: launcher.JobID(job), Generation: launcher.Generation(n)}, rank: -1, is: err == nil,
+		away: !r.fs.SameMounts(pid)}
 	if text, told := r.fs.Env(pid, "RANK"); told {
 		if rank, err := strconv.Atoi(text); err == nil {
 			m.rank = rank
