@@ -20,7 +20,7 @@ import (
 )
 
 // figuresWithin bounds the wait for what the ranks use, beside which all else is shown: the agent gives up on a machine
-// that does not answer after 3 s. Who looks each second, or is a program, waits no longer than that.
+// that does not answer after 3 s. Who looks each second waits no longer than that.
 const (
 	figuresWithin = 3500 * time.Millisecond
 	figuresSoon   = time.Second
@@ -41,7 +41,7 @@ func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsRespons
 	var used wire.UsageResponse
 	if j.Outcome == nil {
 		patience := figuresWithin
-		if o.json || o.watch {
+		if o.watch {
 			patience = figuresSoon
 		}
 		soon, cancel := context.WithTimeout(ctx, patience)
