@@ -19,6 +19,9 @@ type event struct {
 	Text string    `json:"text"`
 }
 
+// sameClock is how old a machine's answer may be: beyond that its clock is another than ours.
+const sameClock = 5 * time.Second
+
 // events are what has happened, the oldest first. Of links those count by which the ranks meet.
 func events(j rendezvous.JobStatus, nodes []wire.NodeUsage, now time.Time) (all []event) {
 	began := j.Planned
@@ -39,12 +42,11 @@ func events(j rendezvous.JobStatus, nodes []wire.NodeUsage, now time.Time) (all 
 			continue
 		}
 		u := nodes[i]
-		ours := func(at time.Time) time.Time { // its clock may be another
-			if u.At.IsZero() {
-				return at
-			}
-			return now.Add(-u.At.Sub(at))
+		skew := now.Sub(u.At)
+		if u.At.IsZero() || skew.Abs() < sameClock {
+			skew = 0
 		}
+		ours := func(at time.Time) time.Time { return at.Add(skew) }
 		say(ours(u.Began), "%s's agent was restarted", p.Host)
 		var down []envgen.LinkChange // the ports without a link, each by its last change
 		slots := slotsOf(p.Entry)
