@@ -89,7 +89,7 @@ func (e endpoint) validate() error {
 func (e endpoint) headers() (http.Header, error) {
 	text := strings.Join(e.Headers, "\r\n") + "\r\n\r\n"
 	h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(text))).ReadMIMEHeader()
-	if err != nil || len(h) < len(e.Headers) || h.Get("Host") != "" {
+	if err != nil || len(h) != len(e.Headers) || strings.ContainsAny(strings.Join(e.Headers, ""), "\r\n") || h.Get("Host") != "" {
 		return nil, fmt.Errorf("%w: headers: want lines such as Authorization: Bearer TOKEN, each name once",
 			launcher.ErrInvalid)
 	}
