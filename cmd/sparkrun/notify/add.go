@@ -89,10 +89,10 @@ func newAddWebhookCmd(a *app.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "webhook [flags] URL",
 		Short: "Have a URL called",
-		Long: `The machine that leads POSTs each event to the URL as JSON (sparkrun notify add --help has
-the keys). Slack, Mattermost and Discord take it as it is; ntfy with the template of the
-example. TLS certificates are verified, and redirects are not followed. Every machine that
-may lead has to reach the URL.
+		Long: `The machine that leads POSTs each event to the URL as JSON (sparkrun notify add --help
+has the keys). Slack, Mattermost and Discord take it as it is, ntfy with the template of
+the example. TLS certificates are verified, and redirects are not followed. Every machine
+that may lead has to reach the URL.
 
 The URL and the headers are kept sealed: notify ls shows the URL's host alone. To keep it
 out of the shell's history give - and the URL on standard input. --header-file has lines
@@ -106,7 +106,6 @@ such as Authorization: Bearer TOKEN; - is standard input. It takes root.`,
 			opts.args = args
 			return app.Running(a, opts, addWebhook)(cmd, args)
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	opts.bind(cmd)
 	cmd.Flags().StringVar(&opts.headers, "header-file", "", "a file with headers to send, which may be secret")

@@ -31,9 +31,9 @@ func NewCmd(a *app.App) *cobra.Command {
   node-back       it answers again
   doctor-error    doctor would show an error that cables and addresses show by themselves
 
-Each event is told once, also when the leader changes; what comes and goes is told of less
-often. A target that cannot be reached gets five tries in ten minutes, and holds up no job
-and no other target.`,
+Each event is told once, also when the leader changes; what comes and goes is told of
+less often. A target that cannot be reached gets five tries in ten minutes, and holds up
+no job and no other target.`,
 		Example: `  sudo sparkrun notify add webhook https://hooks.slack.com/services/T0/B0/XXXX
   sudo sparkrun notify add command --on node-lost -- /usr/local/bin/page-me
   sparkrun notify ls`,

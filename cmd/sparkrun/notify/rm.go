@@ -18,9 +18,9 @@ func newRmCmd(a *app.App) *cobra.Command {
 		Use:     "rm NAME",
 		Aliases: []string{"remove"},
 		Short:   "Tell one of nothing any more",
-		Long: `The webhook is not called any more, or the command not run; what it has yet to be told of
-it never is. Its URL, headers or arguments are forgotten, but for snapshots of the record.
-It takes root.`,
+		Long: `The webhook is not called any more, or the command not run; what it has yet to be told
+of it never is. Its URL, headers or arguments are forgotten, but for snapshots of the
+record. It takes root.`,
 		Example:           `  sudo sparkrun notify rm team`,
 		Args:              app.Takes(1, "the NAME"),
 		ValidArgsFunction: completeName(a),
