@@ -31,7 +31,7 @@ func TestNotify(t *testing.T) {
 	others := other(3, leader)
 	hook, fails := others[0], others[1]
 	file := filepath.Join(scratch(t), "told")
-	addr := strings.Fields(l.on(hook, "hostname", "-I").must(t).out)[0]
+	addr := strings.Fields(l.on(hook, "sh", "-c", "getent hosts "+hook+" || hostname -I").must(t).out)[0]
 	l.on(fails, "sparkrun", "notify", "add", "webhook", "--name", "team", "http://"+addr+":9001/s3cret").must(t)
 	if r := l.on(leader, "sparkrun", "notify", "test", "team"); r.code != 1 || !strings.Contains(r.err, "connection refused") {
 		t.Errorf("a test of what is off: %s", r)
