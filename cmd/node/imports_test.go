@@ -94,6 +94,7 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/model -> cmd/sparkrun/help":     "a flag's group and whether it is common are said where it is bound",
 	"cmd/sparkrun/model -> cmd/sparkrun/launch":   "an engine is a workload",
 	"cmd/sparkrun/model -> cmd/sparkrun/pull":     "what machines fetch is shown in one way",
+	"cmd/sparkrun/notify -> cmd/sparkrun/app":     "what all commands share",
 	"cmd/sparkrun/pull -> cmd/sparkrun/app":       "what all commands share",
 	"cmd/sparkrun/network -> cmd/node":            "the program is the command line of a node",
 	"cmd/sparkrun/network -> cmd/node/survey":     "a job's places and variables are previewed as a leader and a node work them out",

@@ -17,6 +17,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/model"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/network"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/notify"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/overview"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -87,7 +88,7 @@ func nouns(a *app.App) help.Nouns {
 			overview.NewTopCmd(a),
 			cluster.NewVersionCmd(a), cluster.NewTokenCmd(a), cluster.NewNodeCmd(a), cluster.NewLeaveCmd(a),
 			cluster.NewDownCmd(a), cluster.NewAgentCmd(a), cluster.NewMarkDeadCmd(a), cluster.NewTakeoverCmd(a),
-			cluster.NewRaftCmd(a),
+			cluster.NewRaftCmd(a), notify.NewCmd(a),
 		}},
 		{Title: "Network", Commands: []*cobra.Command{
 			cluster.NewDoctorCmd(a), network.NewFabricCmd(a), network.NewNetplanCmd(a), network.NewNCCLTestGroupCmd(a),
