@@ -280,7 +280,7 @@ func (e Evidence) links() (out []wire.WhyFinding) {
 			}
 		}
 		for slot, c := range last {
-			f := wire.WhyFinding{Code: "link-lost", Sure: 75, Host: l.Host, Port: c.Port, Remedy: "sparkrun fabric",
+			f := wire.WhyFinding{Code: "link-lost", Sure: 86, Host: l.Host, Port: c.Port, Remedy: "sparkrun fabric",
 				Text: fmt.Sprintf("%s of %s %s %s ago", c.Port, l.Host, c.Text, e.ago(c.At))}
 			if *c.Up {
 				f.Code, f.Sure = "link-flaps", min(70, 20+10*lost[slot])

@@ -336,47 +336,105 @@ func (e Evidence) ways() []way {
 	})
 }
 
-// far is from which round trip on a network of one room is slow; what is queued before a slow link makes crowded.
+// far is from which best round trip a network of one room is slow; crowded, which packets before a slow link make.
 const (
 	far     = 3 * time.Millisecond
 	crowded = 20 * time.Millisecond
 )
 
-// connections are of ranks between machines: those that get no answer, lose packets, or are slow.
+// connections are of ranks between machines: those that get no answer, lose packets, or are slow. What several of them
+// have in common is told once.
 func (e Evidence) connections() (out []wire.WhyFinding) {
 	all := e.ways()
-	lossless := 0
+	byCode, fine := map[string][]way{}, 0
 	for _, w := range all {
-		if w.tries < 2 && w.again == 0 && w.rtt < far {
-			lossless++
+		switch code := w.trouble(); code {
+		case "":
+			fine++
+		default:
+			byCode[code] = append(byCode[code], w)
 		}
 	}
-	for _, w := range all {
-		f := wire.WhyFinding{Rank: new(w.rank), Host: w.from, Remedy: "sparkrun launch nccl-test --on " + w.from + "," + w.to, Evidence: []string{
-			fmt.Sprintf("%s to %s: %d segments sent, %d of them again; round trip %s, at best %s; %s queued", w.example.Local,
-				w.example.Remote, w.sent, w.again, w.rtt, w.least, launcher.Size(int64(w.queued)))}}
-		if lossless > 0 {
-			f.Evidence = append(f.Evidence, fmt.Sprintf("%d other ways between its machines have no such trouble", lossless))
+	for _, code := range slices.Sorted(maps.Keys(byCode)) {
+		ways := byCode[code]
+		for len(ways) > 0 {
+			host := common(ways)
+			var here, rest []way
+			for _, w := range ways {
+				if w.from == host || w.to == host {
+					here = append(here, w)
+				} else {
+					rest = append(rest, w)
+				}
+			}
+			out, ways = append(out, ofHost(code, host, here, fine)), rest
 		}
-		switch {
-		case w.tries >= 3:
-			f.Code, f.Sure = "no-answer", 82
-			f.Text = fmt.Sprintf("what rank %d on %s sends to %s gets no answer: the oldest segment was sent %d times again", w.rank, w.from, w.to, w.tries)
-			f.Remedy = "sparkrun doctor"
-		case w.again >= 3 && w.again*100 >= w.sent:
-			f.Code, f.Sure = "loses-packets", 72
-			f.Text = fmt.Sprintf("the network loses packets from %s to %s: %.1f %% of them were sent again", w.from, w.to,
-				100*float64(w.again)/float64(max(w.sent, 1)))
-		case w.least >= far:
-			f.Code, f.Sure = "far", 60
-			f.Text = fmt.Sprintf("the way from %s to %s is slow: at best %s there and back", w.from, w.to, w.least)
-		case w.rtt >= crowded && w.queued >= 64<<10 && w.sent > 0:
-			f.Code, f.Sure = "crowded", 55
-			f.Text = fmt.Sprintf("the way from %s to %s is full: %s there and back, as packets wait", w.from, w.to, w.rtt)
-		default:
-			continue
-		}
-		out = append(out, f)
 	}
 	return out
+}
+
+// trouble is what is wrong with a way; empty: nothing.
+func (w way) trouble() string {
+	switch {
+	case w.tries >= 3:
+		return "no-answer"
+	case w.again >= 2 && w.again*50 >= w.sent:
+		return "loses-packets"
+	case w.least >= far:
+		return "far"
+	case w.rtt >= crowded && w.queued >= 64<<10 && w.sent > 0:
+		return "crowded"
+	}
+	return ""
+}
+
+// common is the machine that most of these ways have as an end.
+func common(ways []way) (host string) {
+	count := map[string]int{}
+	for _, w := range ways {
+		count[w.from]++
+		count[w.to]++
+	}
+	for _, h := range slices.Sorted(maps.Keys(count)) {
+		if count[h] > count[host] {
+			host = h
+		}
+	}
+	return host
+}
+
+func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
+	w := ways[0]
+	f := wire.WhyFinding{Code: code, Host: host, Remedy: "sparkrun doctor --node " + host}
+	if len(ways) == 1 {
+		f.Rank = new(w.rank)
+	}
+	between := "between " + host + " and other machines"
+	if len(ways) == 1 {
+		between = "from " + w.from + " to " + w.to
+	}
+	switch code {
+	case "no-answer":
+		f.Sure, f.Text = 82, "what its ranks send "+between+" gets no answer"
+	case "loses-packets":
+		sent, again := uint32(0), uint32(0)
+		for _, w := range ways {
+			sent, again = sent+w.sent, again+w.again
+		}
+		f.Sure, f.Text = 72, fmt.Sprintf("the network %s loses packets: %.1f %% of them were sent again", between, 100*float64(again)/
+			float64(max(sent, 1)))
+	case "far":
+		f.Sure, f.Text = 60, "the way "+between+" is slow: at best "+w.least.String()+" there and back"
+	case "crowded":
+		f.Sure, f.Text = 55, "the way "+between+" is full: "+w.rtt.String()+" there and back, as packets wait"
+	}
+	for _, w := range ways[:min(len(ways), 3)] {
+		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, the oldest %d times; "+
+			"round trip %s, at best %s; %s queued", w.rank, w.example.Local, w.example.Remote, w.to, w.sent, w.again, w.tries, w.rtt,
+			w.least, launcher.Size(int64(w.queued))))
+	}
+	if fine > 0 {
+		f.Evidence = append(f.Evidence, fmt.Sprintf("%d other ways between its machines have no such trouble", fine))
+	}
+	return f
 }
