@@ -64,6 +64,18 @@ func LinkChanges(before, after Inventory, at time.Time) (changes []LinkChange) {
 	return changes
 }
 
+// Down are the slots of ports by which a job meets at this node, and that have no link now.
+func (e Entry) Down(inv Inventory) (slots []string) {
+	ports := Ports(inv)
+	for _, path := range e.Paths {
+		i := slices.IndexFunc(ports, func(p Port) bool { return p.Slot == path.Slot })
+		if (i < 0 || !ports[i].Live(inv)) && !slices.Contains(slots, path.Slot) {
+			slots = append(slots, path.Slot)
+		}
+	}
+	return slots
+}
+
 // speed in Mb/s of the port's link; 0: the driver does not say.
 func (p Port) speed(inv Inventory) (mbps int) {
 	for _, h := range p.Twins {
