@@ -80,7 +80,7 @@ func nouns(a *app.App) help.Nouns {
 	return help.Nouns{
 		{Title: "Jobs", Commands: []*cobra.Command{
 			newLaunchCommands(a, launch.Run), model.NewRunCmd(a, launch.Run), job.NewPsCmd(a), job.NewLogsCmd(a),
-			job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), gateway.NewCmd(a),
+			job.NewWhyCmd(a), job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), gateway.NewCmd(a),
 			model.NewRecipeCmd(a), model.NewModelCmd(a), image.NewImageCmd(a),
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
