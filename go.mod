@@ -39,6 +39,7 @@ require (
 	golang.org/x/term v0.47.0
 	oras.land/oras-go/v2 v2.7.0
 	pgregory.net/rapid v1.3.0
+	rsc.io/qr v0.2.0
 )
 
 require (

@@ -82,7 +82,7 @@ func nouns(a *app.App) help.Nouns {
 			model.NewRecipeCmd(a), model.NewModelCmd(a), image.NewImageCmd(a),
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
-			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), cluster.NewStatusCmd(a),
+			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), cluster.NewStatusCmd(a), cluster.NewWebCmd(a),
 			cluster.NewVersionCmd(a), cluster.NewTokenCmd(a), cluster.NewNodeCmd(a), cluster.NewLeaveCmd(a),
 			cluster.NewDownCmd(a), cluster.NewAgentCmd(a), cluster.NewMarkDeadCmd(a), cluster.NewTakeoverCmd(a),
 			cluster.NewRaftCmd(a),

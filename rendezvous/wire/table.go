@@ -35,6 +35,8 @@ var (
 	ChangeGateway = unary[rendezvous.GatewayChange, Acknowledged](Row{Name: "gateway-change", Who: usersHere, To: leader,
 		Audit: "gateway",
 		Does:  "change one of its settings: open it, make or revoke a key, set or remove an alias, its CA"})
+	OpenWeb = unary[Empty, WebLink](Row{Name: "web", Who: users, Audit: "web",
+		Does: "a link to the page of the machine that is asked: it opens that once, soon, for who asked"})
 	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
 		Does: "the output of a job's ranks, from every node that has some"})
 	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,
