@@ -10,7 +10,7 @@ import (
 
 const (
 	// moveEach is the least time between two movements of a page.
-	moveEach = 300 * time.Millisecond
+	moveEach = 800 * time.Millisecond
 	// stillFor is after what time without any a page is told that it is connected.
 	stillFor = 5 * time.Second
 	// sendWithin bounds how long a browser may take for one event: one that sleeps is left.
@@ -79,7 +79,7 @@ type stream struct {
 
 // begin begins one; nil: it was refused.
 func (w *Web) begin(rw http.ResponseWriter, r *http.Request) (to *stream, done func()) {
-	done, ok := w.stream(visiting(r).session)
+	leave, ok := w.stream(visiting(r).session)
 	if !ok {
 		http.Error(rw, "too many pages are open", http.StatusTooManyRequests)
 		return nil, nil
@@ -98,7 +98,7 @@ func (w *Web) begin(rw http.ResponseWriter, r *http.Request) (to *stream, done f
 	return &stream{rw, on, ctx}, func() {
 		cancel()
 		_ = on.SetWriteDeadline(time.Time{}) // the connection may serve on
-		done()
+		leave()
 	}
 }
 

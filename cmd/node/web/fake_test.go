@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -238,20 +239,28 @@ func newSite(t testing.TB, machines int) *site {
 	s := &site{cluster: &cluster{n: machines, more: make(chan string)}, t: t}
 	v := OpenVisitors(VisitorsConfig{Host: "spark1", Port: 7943, Path: filepath.Join(t.TempDir(), "web.json"),
 		Listed: func(id string) bool { return id != "gone" }, Logger: slog.New(slog.DiscardHandler)})
-	s.open(v)
+	s.open(v, "127.0.0.1:0")
 	t.Cleanup(func() { s.stop() })
 	return s
 }
 
-// open starts it, as the next agent does; without an address as that of before.
-func (s *site) open(v *Visitors) {
+// again is the next agent at an address.
+func (s *site) again(addr string) { s.open(OpenVisitors(s.Visitors.cfg), addr) }
+
+func (s *site) open(v *Visitors, addr string) {
+	s.t.Helper()
 	s.Web = New(Config{Host: "spark1", Version: "test", Visitors: v, Logger: slog.New(slog.DiscardHandler),
 		As: s.client})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	v.cfg.Port = 0 // the test's server listens
 	running.Go(func() { s.Run(ctx) })
-	s.srv = httptest.NewServer(s.Web)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.srv = &httptest.Server{Listener: l, Config: &http.Server{Handler: s.Web}}
+	s.srv.Start()
 	s.stop = func() {
 		cancel()
 		s.srv.CloseClientConnections()

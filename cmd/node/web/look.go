@@ -30,7 +30,7 @@ type seen struct {
 	Usage  map[launcher.NodeID]wire.NodeUsage
 	Trails map[launcher.NodeID][]float64 // of how busy its GPU was, or else of its memory, 0 to 1, the newest last
 	Jobs   []rendezvous.JobStatus        // the newest first
-	Fabric template.HTML                 // the picture
+	Fabric func() template.HTML          // draws the picture, once
 	// Problem is why some of it may be old, JobsProblem why jobs are.
 	Problem, JobsProblem string
 	has                  has
@@ -50,7 +50,7 @@ type gatherer struct {
 
 func newGatherer(to *wire.Client) *gatherer {
 	g := &gatherer{to: to}
-	g.now.Store(&seen{})
+	g.now.Store(&seen{Fabric: func() template.HTML { return "" }})
 	return g
 }
 
@@ -139,8 +139,8 @@ func (g *gatherer) follow(ctx context.Context) {
 		err := wire.Follow.Call(ctx, g.to, wire.Empty{}, func(st wire.Status) error {
 			last := g.now.Load()
 			picture := last.Fabric
-			if picture == "" || !reflect.DeepEqual(last.Status.Nodes, st.Nodes) {
-				picture = fabricOf(st)
+			if !reflect.DeepEqual(last.Status.Nodes, st.Nodes) {
+				picture = sync.OnceValue(func() template.HTML { return fabricOf(st) })
 			}
 			g.change(func(s *seen) { s.Status, s.Fabric, s.Problem, s.has.status = st, picture, st.Problem, true })
 			return nil

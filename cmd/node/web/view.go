@@ -55,6 +55,7 @@ func init() {
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
 		"plain": plain.Line, "text": plain.Text, "bytes": bytesText, "rate": rateText, "percent": percent, "bar": bar, "trail": trail,
+		"n0": func(v float64) string { return fmt.Sprintf("%.0f", v) }, "n1": func(v float64) string { return fmt.Sprintf("%.1f", v) },
 		"age": func(t time.Time) string { return age(time.Since(t)) }, "join": strings.Join,
 	}).ParseFS(assets, "assets/*.html"))
 })
@@ -68,11 +69,11 @@ func draw(id, name string, data any) part {
 	return part{id: id, html: b.String()}
 }
 
-// list makes a part of items: of a template's beginning and end, and an item of each of another.
+// list makes a part of items: of a template with a list that is empty, and an item of each of another.
 func list[T any](id, name string, data any, item string, of []T, idOf func(T) string) part {
 	whole := draw(id, name, data).html
-	open, shut, _ := strings.Cut(whole, "<!-- -->")
-	p := part{id: id, open: open, shut: shut, items: []part{}}
+	open, shut, _ := strings.Cut(whole, "</ul>")
+	p := part{id: id, open: open, shut: "</ul>" + shut, items: []part{}}
 	for _, x := range of {
 		p.items = append(p.items, draw(idOf(x), item, x))
 	}
@@ -175,7 +176,10 @@ func (p *page) machines() part {
 			ready++
 		}
 	}
-	return list("machines", "machines", struct{ Ready, All int }{ready, len(rows)}, "machine", rows,
+	return list("machines", "machines", struct {
+		Ready, All int
+		Many       bool
+	}{ready, len(rows), len(rows) > 16}, "machine", rows,
 		func(m machineRow) string { return m.ID })
 }
 
@@ -258,7 +262,7 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 }
 
 func (p *page) fabric() part {
-	return draw("fabric", "fabric", struct{ Picture template.HTML }{p.Fabric})
+	return draw("fabric", "fabric", struct{ Picture template.HTML }{p.Fabric()})
 }
 
 // ports are what the fabric's carry.
