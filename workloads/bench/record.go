@@ -174,7 +174,8 @@ type Samples struct {
 }
 
 // Groups puts results together by case, in the order in which they were first measured. Where a case was changed
-// between a run and its resumption, what was measured before is not its own any more.
+// between a run and its resumption, what was measured before is not its own any more; where a run has ended without a
+// failure, what had failed before is of cases that there are no more.
 func (r Run) Groups() (out []Group) {
 	key := map[string]string{}
 	for _, s := range r.Results {
@@ -203,6 +204,9 @@ func (r Run) Groups() (out []Group) {
 				out[i].Figures = append(out[i].Figures, Samples{f.Name, f.Unit, f.Better, []float64{f.Value}})
 			}
 		}
+	}
+	if r.Ended != nil && r.Ended.Failed == 0 {
+		out = slices.DeleteFunc(out, func(g Group) bool { return g.Error != "" && len(g.Results) == 0 })
 	}
 	return out
 }

@@ -7,6 +7,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -156,4 +157,16 @@ func (a *App) Object(v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// WriteFile writes to a file, or to standard output where the name is "-".
+func (a *App) WriteFile(name string, content []byte) error {
+	if name == "-" {
+		_, err := a.Out.Write(content)
+		return err
+	}
+	if err := os.WriteFile(name, content, 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", name, errors.Unwrap(err))
+	}
+	return nil
 }
