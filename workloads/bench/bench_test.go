@@ -79,6 +79,49 @@ func TestCases(t *testing.T) {
 	}
 }
 
+// The example has every scenario of the orchestrator that this replaces, and the chapter a file that is read.
+func TestExamples(t *testing.T) {
+	text, err := os.ReadFile("../../scripts/examples/bench.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := Read(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := f.Cases([]string{"train"})
+	if err != nil || len(cases) != 3 || cases[2].Label() != "train nodes=2 data=/mnt/rosa-storage/training-benchmarks" {
+		t.Error(cases, err)
+	}
+	got, err := Find(cases[0].Figures, []byte("[0] Total Time: 103.20s\n[0] Steps/sec: 0.4845\n[0] Samples/sec: 3.88\n"))
+	if err != nil || got[0].Value != 0.4845 || got[2].Value != 103.2 {
+		t.Error(got, err)
+	}
+	for name, output := range map[string]string{"ping": "rtt min/avg/max/mdev = 0.071/0.121/0.301/0.030 ms",
+		"disk":  "\"read\" : {\n \"io_bytes\" : 8, \"bw_bytes\" : 121,\n \"slat_ns\" : {",
+		"links": "    16 GiB      1.00 s     20.00 GB/s     121 GB/s  0\nlast time: 9 GB/s, 3h ago"} {
+		cases, err := f.Cases([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Find(cases[0].Figures, []byte(output)); err != nil || got[0].Value != 121 && got[0].Value != 0.121 {
+			t.Error(name, got, err)
+		}
+	}
+	chapter, err := os.ReadFile("../../cmd/sparkrun/help/bench.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, inside, _ := strings.Cut(string(chapter), "```yaml\n")
+	inside, _, _ = strings.Cut(inside, "```")
+	if f, err = Read([]byte(inside)); err != nil {
+		t.Error(err)
+	}
+	if cases, err := f.Cases(nil); err != nil || len(cases) != 8 {
+		t.Error(cases, err)
+	}
+}
+
 func TestReadRefuses(t *testing.T) {
 	with := func(old, by string) string { return strings.Replace(chat, old, by, 1) }
 	for text, want := range map[string]string{

@@ -21,7 +21,7 @@ repeats. All is kept with its circumstances: versions, machines, kernels and dri
 the GPUs' clocks before and after, the last nccl-test, the command lines. Two runs are
 compared by their medians, and a difference that may be chance is called none.
 
-sparkrun help performance has a file, and what each key means.`,
+sparkrun help bench has a file, and what each key means.`,
 		Example: `  sparkrun bench run pair.yaml --dry-run
   sparkrun bench run pair.yaml
   sparkrun bench compare pair-20261128-0900 pair-20261129-0900`,

@@ -27,11 +27,11 @@ func newRunCmd(a *app.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE",
 		Short: "Run a file of benchmarks, or go on with a run that was interrupted",
-		Long: `Runs all cases of a file, one after the other. A server is started once for all cases that
-ask the same one. Each repeat is on the disk before the next begins, so Ctrl-C, a crash
-or a power cut loses one at most: --resume goes on with the file's last run, does again
-what has failed, and stops a server that was left behind. A file that has changed since is
-refused; with --changed, cases that are the same are not run again.
+		Long: `Runs all cases of a file, one after the other. A server is started once for all cases
+that ask the same one. Each repeat is on the disk before the next begins, so Ctrl-C, a
+crash or a power cut loses one at most: --resume goes on with the file's last run, does
+again what has failed, and stops a server that was left behind. A file that has changed
+since is refused; with --changed, cases that are the same are not run again.
 
 What fails is kept with its cause, and the others go on; the exit code is then 1. Nothing
 else should use the machines meanwhile: this takes no care of that.`,
