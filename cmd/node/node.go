@@ -296,13 +296,14 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	n.sampler = sampler.New(sampler.Config{
-		Self: m.Node, Host: m.Host, Reader: usage.NewReader(proc.Here, cfg.Paths.Sysfs, smi, cfg.Paths.State, modelDir), SMI: smi,
+		Self: m.Node, Host: m.Host, Began: time.Now(), Links: n.survey.Links, SMI: smi,
+		Reader:    usage.NewReader(proc.Here, cfg.Paths.Sysfs, smi, cfg.Paths.State, modelDir),
 		Inventory: inventory, Counters: n.survey, Ranks: n.agent,
 	})
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
-		Devices: n.survey, Ranks: n.agent,
+		Sampler: n.sampler, Ranks: n.agent,
 	})
 	n.follower = gateway.NewFollower(gateway.FollowerConfig{
 		Self: m.Node, Host: m.Host, Here: n.toLeader, Leader: n.members.Leader, Leads: &n.leads,
