@@ -271,11 +271,15 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here})
 	examined := checkup.New(checkup.Config{
 		Self: m.Node, Host: m.Host, Boot: boot, Version: cfg.Version, Began: time.Now(), Management: cfg.Management,
 		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status.Of, Dial: n.dial,
-		Listeners: n.network.Listeners,
-		Logger:    cfg.Logger,
+		Listeners: n.network.Listeners, Usage: n.sampler.Now, Ledger: n.agent.Ledger,
+		Allow: func(ctx context.Context, user string) error {
+			return allowed.Run(ctx, launcher.Spec{ID: "doctor-load", User: user})
+		},
+		Logger: cfg.Logger,
 	})
 	n.ranks = jobs.New(jobs.Config{
 		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed,
@@ -292,7 +296,6 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here})
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,

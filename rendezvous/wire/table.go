@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/launcher/filesync/hub"
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
@@ -67,6 +68,8 @@ var (
 		Does: "every node's evidence, in no order"})
 	Doctor = unary[DoctorRequest, DoctorResponse](Row{Name: "doctor", Who: users,
 		Does: "what is wrong in the cluster, and with fix the few repairs that are safe"})
+	Load = unary[LoadRequest, LoadResponse](Row{Name: "load", Who: users, Audit: "doctor load",
+		Does: "a short load on idle machines, side by side: what each reaches, and who is behind"})
 	Netplan = unary[NetplanRequest, NetplanPlan](Row{Name: "netplan", Who: users, To: leader, Asks: true,
 		Does: "what the fabric's addresses shall be, per node"})
 	NetplanApply = stream[NetplanApplyRequest, NetplanProgress](Row{Name: "netplan-apply", Who: users, To: leader,
@@ -173,6 +176,8 @@ var (
 		Does: "what the node is, and its part of the checks"})
 	MendNode = unary[MendRequest, MendResponse](Row{Name: "mend", Who: members,
 		Does: "repairs of the node, on behalf of root"})
+	NodeLoad = unary[LoadRequest, doctor.Load](Row{Name: "load", Who: members,
+		Does: "a short load on the node, on behalf of a user"})
 	NetplanRead = unary[Empty, NetplanFacts](Row{Name: "netplan-read", Who: members,
 		Does: "what the node knows of its addresses"})
 	NetplanCheck = unary[NetplanOrder, NetplanVerdict](Row{Name: "netplan-check", Who: members,
