@@ -215,7 +215,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Node:    m.Node, Boot: boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), CompileDir: cfg.Paths.compiled(), Files: files, DropCache: jobs.DropCache,
 		Filter: cfg.PacketFilter, Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
-		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
+		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
 		AskHead: jobs.AskHead(n.dial), Shim: cfg.Shim, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -271,7 +271,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here})
+	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here, Began: time.Now(),
+		Links: n.survey.Links})
 	examined := checkup.New(checkup.Config{
 		Self: m.Node, Host: m.Host, Boot: boot, Version: cfg.Version, Began: time.Now(), Management: cfg.Management,
 		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status.Of, Dial: n.dial,

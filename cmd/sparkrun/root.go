@@ -17,6 +17,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/model"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/network"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/overview"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
@@ -82,7 +83,8 @@ func nouns(a *app.App) help.Nouns {
 			model.NewRecipeCmd(a), model.NewModelCmd(a), image.NewImageCmd(a),
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
-			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), cluster.NewStatusCmd(a),
+			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), overview.NewStatusCmd(a),
+			overview.NewTopCmd(a),
 			cluster.NewVersionCmd(a), cluster.NewTokenCmd(a), cluster.NewNodeCmd(a), cluster.NewLeaveCmd(a),
 			cluster.NewDownCmd(a), cluster.NewAgentCmd(a), cluster.NewMarkDeadCmd(a), cluster.NewTakeoverCmd(a),
 			cluster.NewRaftCmd(a),
