@@ -30,6 +30,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/preflight"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/shim"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/clone"
@@ -210,12 +211,14 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	smi := usage.OpenSMI(cfg.Logger)
 	n.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
 		Node:    m.Node, Boot: boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), CompileDir: cfg.Paths.compiled(), Files: files, DropCache: jobs.DropCache,
 		Filter: cfg.PacketFilter, Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
-		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
+		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, GPUHeld: smi.Held,
+		Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
 		AskHead: jobs.AskHead(n.dial), Shim: cfg.Shim, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -271,8 +274,11 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here, Began: time.Now(),
-		Links: n.survey.Links})
+	n.sampler = sampler.New(sampler.Config{
+		Self: m.Node, Host: m.Host, Began: time.Now(), Links: n.survey.Links, SMI: smi,
+		Reader:    usage.NewReader(proc.Here, cfg.Paths.Sysfs, smi, cfg.Paths.State, modelDir),
+		Inventory: inventory, Counters: n.survey, Ranks: n.agent,
+	})
 	examined := checkup.New(checkup.Config{
 		Self: m.Node, Host: m.Host, Boot: boot, Version: cfg.Version, Began: time.Now(), Management: cfg.Management,
 		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status.Of, Dial: n.dial,
@@ -300,7 +306,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
-		Devices: n.survey, Ranks: n.agent,
+		Sampler: n.sampler, Ranks: n.agent,
 	})
 	n.follower = gateway.NewFollower(gateway.FollowerConfig{
 		Self: m.Node, Host: m.Host, Here: n.toLeader, Leader: n.members.Leader, Leads: &n.leads,
@@ -377,6 +383,7 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.ranks.Run(ctx) })
 	g.Go(func() error { return n.models.Run(ctx) })
+	g.Go(func() error { return n.sampler.Run(ctx) })
 	g.Go(func() error { return n.follower.Run(ctx) })
 	g.Go(func() error { return n.gateway.Run(ctx) })
 	g.Go(func() error { return n.failover.Run(ctx, n.lead) })

@@ -53,16 +53,17 @@ type Memory struct {
 
 // GPU is one, as nvidia-smi has it.
 type GPU struct {
-	Index    int      `json:"index"`
-	Name     string   `json:"name"`
-	Busy     *float64 `json:"busy,omitempty"`          // utilization.gpu, 0 to 1
-	MHz      *float64 `json:"clock_mhz,omitempty"`     // clocks.sm
-	MaxMHz   *float64 `json:"clock_max_mhz,omitempty"` // clocks.max.sm
-	Watts    *float64 `json:"watts,omitempty"`
-	Celsius  *float64 `json:"celsius,omitempty"`
-	Used     *int64   `json:"used_bytes,omitempty"`  // absent on GB10, whose memory is the machine's
-	Total    *int64   `json:"total_bytes,omitempty"` // the same
-	Throttle []string `json:"throttle,omitempty"`    // reasons that slow it: "hw_thermal_slowdown" and the like
+	Index   int      `json:"index"`
+	Name    string   `json:"name"`
+	Busy    *float64 `json:"busy,omitempty"`          // utilization.gpu, 0 to 1
+	MHz     *float64 `json:"clock_mhz,omitempty"`     // clocks.sm
+	MaxMHz  *float64 `json:"clock_max_mhz,omitempty"` // clocks.max.sm
+	Watts   *float64 `json:"watts,omitempty"`
+	Celsius *float64 `json:"celsius,omitempty"`
+	Used    *int64   `json:"used_bytes,omitempty"`  // absent on GB10, whose memory is the machine's
+	Total   *int64   `json:"total_bytes,omitempty"` // the same
+	// Throttle are the reasons that slow it: "hw_thermal_slowdown" and the like; nil: it does not say.
+	Throttle []string `json:"throttle,omitzero"`
 }
 
 // Disk is a file system that the agent or jobs write to.
@@ -100,9 +101,10 @@ type Rank struct {
 	Rank       int                 `json:"rank"`
 	PIDs       int                 `json:"pids"`
 	CPU        *float64            `json:"cpu,omitempty"` // cores in use
-	CPUTime    time.Duration       `json:"cpu_time_ns"`   // since they began, of the processes that live
-	Memory     int64               `json:"memory_bytes"`
-	GPUMemory  *int64              `json:"gpu_memory_bytes,omitempty"` // nvidia-smi --query-compute-apps
+	// CPUTime is what they have used, those of its processes included that were seen and have ended: it only grows.
+	CPUTime   time.Duration `json:"cpu_time_ns"`
+	Memory    int64         `json:"memory_bytes"`
+	GPUMemory *int64        `json:"gpu_memory_bytes,omitempty"` // nvidia-smi --query-compute-apps
 	// State is of the main process: R, S, D, T or Z as proc_pid_stat(5) has them.
 	State string `json:"state,omitempty"`
 }
