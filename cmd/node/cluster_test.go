@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/load"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
@@ -24,6 +25,9 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "shim" {
 		syscall.Exit(shim.Main(os.Args[2])) // os.Exit takes a second under the race detector
+	}
+	if len(os.Args) > 1 && os.Args[1] == load.Command {
+		syscall.Exit(load.Main(os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }

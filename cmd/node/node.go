@@ -278,11 +278,19 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	n.sampler = sampler.New(sampler.Config{
+		Self: m.Node, Host: m.Host, Began: time.Now(), Links: n.survey.Links, SMI: smi,
+		Reader:    usage.NewReader(proc.Here, cfg.Paths.Sysfs, smi, cfg.Paths.State, modelDir),
+		Inventory: inventory, Counters: n.survey, Ranks: n.agent,
+	})
 	examined := checkup.New(checkup.Config{
 		Self: m.Node, Host: m.Host, Boot: boot, Version: cfg.Version, Began: time.Now(), Management: cfg.Management,
 		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status.Of, Dial: n.dial,
-		Listeners: n.network.Listeners,
-		Logger:    cfg.Logger,
+		Listeners: n.network.Listeners, Usage: n.sampler.Now, Ledger: n.agent.Ledger,
+		Allow: func(ctx context.Context, user string) error {
+			return allowed.Run(ctx, launcher.Spec{ID: "doctor-load", User: user})
+		},
+		Logger: cfg.Logger,
 	})
 	n.ranks = jobs.New(jobs.Config{
 		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed,
@@ -299,11 +307,6 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.sampler = sampler.New(sampler.Config{
-		Self: m.Node, Host: m.Host, Began: time.Now(), Links: n.survey.Links, SMI: smi,
-		Reader:    usage.NewReader(proc.Here, cfg.Paths.Sysfs, smi, cfg.Paths.State, modelDir),
-		Inventory: inventory, Counters: n.survey, Ranks: n.agent,
-	})
 	looks := why.New(why.Config{
 		Self: m.Node, Host: m.Host, Agent: n.agent, Survey: n.survey, Dial: n.dial, Proc: proc.Here, Groups: proc.GroupsHere,
 		Machine: n.sampler.Now, Jobs: n.ranks.All, Status: n.status.Of,

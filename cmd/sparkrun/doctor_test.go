@@ -5,12 +5,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -122,5 +124,68 @@ func TestDoctorFails(t *testing.T) {
 			strings.Fields(line)...); code != 1 || out != "" || e == "" {
 			t.Errorf("%s with %v: exit code %d, stdout %q, stderr %q", line, err, code, out, e)
 		}
+	}
+}
+
+func TestDoctorLoadTells(t *testing.T) {
+	spark := func(host string, flops, mhz float64) doctor.Load {
+		return doctor.Load{Host: host, Via: "torch 2.13.0", Kind: "bf16", Flops: flops, Read: 2.3e11,
+			GPU: &doctor.GPU{Name: "NVIDIA GB10", MHz: &mhz, Watts: new(92.5)}}
+	}
+	loads := []doctor.Load{spark("spark1", 91.6e12, 2281), spark("spark2", 36.5e12, 799),
+		{Host: "spark3", Via: "processors", Kind: "fp64", Flops: 1e11, Read: 9e10, Trouble: "by driver: libcuda.so.1\x1b[2J"},
+		{Host: "spark4", Error: "job k3x has ranks there"}}
+	c := &apptest.FakeCluster{Loads: wire.LoadResponse{Nodes: loads, Findings: doctor.Judge(loads)}}
+	code, out, said := cli(t, apptest.Agent(c), "doctor", "--load", "20s", "--node", "spark2")
+	if r, ok := c.Requests[0].(wire.LoadRequest); !ok || r.For != 20*time.Second || r.Node != "spark2" || r.Path != "/bin" {
+		t.Errorf("asked %+v", c.Requests)
+	}
+	want := `HOST     LOADED        BY             TFLOP/S     READS GB/S   CLOCK      POWER   HEAT
+spark1   NVIDIA GB10   torch 2.13.0   91.6 bf16   230          2281 MHz   92 W    -
+spark2   NVIDIA GB10   torch 2.13.0   36.5 bf16   230          799 MHz    92 W    -
+spark3   processors    processors     0.1 fp64    90           -          -       -
+spark4   -             -              -           -            -          -       -
+
+WARNINGS
+  gpu-clock  spark2
+`
+	if code != 1 || !strings.HasPrefix(out, want) || !strings.HasSuffix(out, "0 errors, 2 warnings, 0 notes on 4 machines\n") {
+		t.Errorf("exit code %d: %s", code, cmp.Diff(want, out))
+	}
+	for _, text := range []string{"loading spark2 for 20s\n", "spark4 was not loaded: job k3x has ranks there\n",
+		"no GPU of spark3 was loaded, only its processors: by driver: libcuda.so.1"} {
+		if !strings.Contains(said, text) || strings.Contains(said, "\x1b") {
+			t.Errorf("no %q in %q", text, said)
+		}
+	}
+	c.Loads.Nodes = loads[:2]
+	code, out, _ = cli(t, apptest.Agent(c), "doctor", "--load", "20", "--json")
+	var got wire.LoadResponse
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 || cmp.Diff(c.Loads, got) != "" {
+		t.Errorf("exit code %d, %v: %s", code, err, out)
+	}
+}
+
+// What makes no sense is refused before anybody is asked.
+func TestDoctorLoadRefuses(t *testing.T) {
+	for line, want := range map[string]string{
+		"doctor --load 0s":          "want 5s to 2m",
+		"doctor --load 0":           "want 5s to 2m",
+		"doctor --load 1h":          "want 5s to 2m",
+		"doctor --load -5s":         "no less than 0",
+		"doctor --load soon":        "want a time",
+		"doctor --load 20s --fix":   "leave --fix out",
+		"doctor --load 20s spark2":  "",
+		"doctor --load 99999999999": "",
+	} {
+		c := &apptest.FakeCluster{}
+		if code, out, said := cli(t, apptest.Agent(c), strings.Fields(line)...); code != 2 || out != "" ||
+			!strings.Contains(said, want) || len(c.Requests) > 0 {
+			t.Errorf("%s: exit code %d, %q, %q, asked %v", line, code, out, said, c.Requests)
+		}
+	}
+	if code, _, said := cli(t, apptest.Agent(&apptest.FakeCluster{Err: node.ErrNoAgent}), "doctor", "--load", "20s"); code != 1 ||
+		!strings.Contains(said, "--load is an agent's") {
+		t.Errorf("without an agent: %d %q", code, said)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher/load"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -44,6 +45,9 @@ func main() {
 	}
 	if len(os.Args) == 2 && os.Args[1] == mpi.TaskCommand {
 		os.Exit(mpi.TaskMain())
+	}
+	if len(os.Args) > 1 && os.Args[1] == load.Command { // of doctor --load
+		os.Exit(load.Main(os.Args[2:]))
 	}
 	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of an ib-test
 		os.Exit(ibtest.NodeMain(os.Args[2:], node.DefaultPaths().Sysfs, node.Survey))

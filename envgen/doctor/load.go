@@ -125,7 +125,7 @@ func (ch *checker) behind(loads []Load, i int) {
 		slices.Sort(all)
 		if v := of.pick(l); v > 0 && v < behind*median(all) {
 			words = append(words, fmt.Sprintf("%s %.0f %%", of.what, 100*v/median(all)))
-			seen = append(seen, fmt.Sprintf("%s %.3g %s, median %.3g", of.what, v/of.each, of.unit, median(all)/of.each))
+			seen = append(seen, fmt.Sprintf("%s %.4g %s, median %.4g", of.what, v/of.each, of.unit, median(all)/of.each))
 		}
 	}
 	if len(words) > 0 {

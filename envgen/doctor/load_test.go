@@ -16,9 +16,9 @@ func TestJudge(t *testing.T) {
 			GPU: &GPU{Name: "NVIDIA GB10", Busy: new(0.96), MHz: new(mhz), MaxMHz: new(3003.0), Celsius: new(70.0)}}
 	}
 	sound := spark("spark1", 91.6e12, 230e9, 2281)
-	other := sound
-	other.Host, other.GPU = "h100", &GPU{Name: "NVIDIA H100", MHz: new(1400.0), MaxMHz: new(1980.0)}
-	other.Flops = 600e12
+	other := Load{Host: "h200", Via: "torch 2.11.0+cu130", Kind: "bf16", Flops: 662.9e12, Read: 4014e9, // as measured on one
+		GPU: &GPU{Name: "NVIDIA H200", Busy: new(0.98), MHz: new(1485.0), MaxMHz: new(1980.0), Watts: new(692.4),
+			Celsius: new(56.0), Throttle: []string{"sw_power_cap"}}}
 	slowCPU := Load{Host: "pi", Via: "processors", Kind: "fp64", Flops: 1e9, Read: 1e9}
 	hot := spark("spark2", 90e12, 228e9, 2200)
 	hot.GPU.Throttle = []string{"sw_thermal_slowdown"}

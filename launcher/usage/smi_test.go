@@ -93,7 +93,7 @@ func TestSMI(t *testing.T) {
 	s.Want(time.Minute)
 	s.Fresh(t.Context(), 10*time.Second)
 	want := []GPU{{Name: "NVIDIA GB10", Busy: new(0.), MHz: new(2405.), MaxMHz: new(3003.), Watts: new(10.8),
-		Celsius: new(61.)}}
+		Celsius: new(61.), Throttle: []string{}}}
 	if d := cmp.Diff(want, s.GPUs()); d != "" {
 		t.Fatal(d)
 	}

@@ -41,10 +41,12 @@ func ParseGPU(line string) (g GPU, ok bool) {
 	g = GPU{Index: n, Name: f[1], Busy: told(f[2], 0.01), MHz: told(f[3], 1), MaxMHz: told(f[4], 1), Watts: told(f[5], 1),
 		Celsius: told(f[6], 1), Used: mebibytes(f[7]), Total: mebibytes(f[8])}
 	if len(f) > 9 {
-		mask, _ := strconv.ParseUint(strings.TrimPrefix(f[9], "0x"), 16, 64) // "[N/A]" is no reason
-		for _, r := range reasons {
-			if mask&r.bit != 0 {
-				g.Throttle = append(g.Throttle, r.name)
+		if mask, err := strconv.ParseUint(strings.TrimPrefix(f[9], "0x"), 16, 64); err == nil {
+			g.Throttle = []string{}
+			for _, r := range reasons {
+				if mask&r.bit != 0 {
+					g.Throttle = append(g.Throttle, r.name)
+				}
 			}
 		}
 	}

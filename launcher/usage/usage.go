@@ -53,16 +53,17 @@ type Memory struct {
 
 // GPU is one, as nvidia-smi has it.
 type GPU struct {
-	Index    int      `json:"index"`
-	Name     string   `json:"name"`
-	Busy     *float64 `json:"busy,omitempty"`          // utilization.gpu, 0 to 1
-	MHz      *float64 `json:"clock_mhz,omitempty"`     // clocks.sm
-	MaxMHz   *float64 `json:"clock_max_mhz,omitempty"` // clocks.max.sm
-	Watts    *float64 `json:"watts,omitempty"`
-	Celsius  *float64 `json:"celsius,omitempty"`
-	Used     *int64   `json:"used_bytes,omitempty"`  // absent on GB10, whose memory is the machine's
-	Total    *int64   `json:"total_bytes,omitempty"` // the same
-	Throttle []string `json:"throttle,omitempty"`    // reasons that slow it: "hw_thermal_slowdown" and the like
+	Index   int      `json:"index"`
+	Name    string   `json:"name"`
+	Busy    *float64 `json:"busy,omitempty"`          // utilization.gpu, 0 to 1
+	MHz     *float64 `json:"clock_mhz,omitempty"`     // clocks.sm
+	MaxMHz  *float64 `json:"clock_max_mhz,omitempty"` // clocks.max.sm
+	Watts   *float64 `json:"watts,omitempty"`
+	Celsius *float64 `json:"celsius,omitempty"`
+	Used    *int64   `json:"used_bytes,omitempty"`  // absent on GB10, whose memory is the machine's
+	Total   *int64   `json:"total_bytes,omitempty"` // the same
+	// Throttle are the reasons that slow it: "hw_thermal_slowdown" and the like; nil: it does not say.
+	Throttle []string `json:"throttle,omitzero"`
 }
 
 // Disk is a file system that the agent or jobs write to.

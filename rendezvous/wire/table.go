@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/launcher/filesync/hub"
 	"github.com/sparkrun/sparkrun/launcher/filesync/modelcache"
@@ -77,6 +78,8 @@ var (
 		Does: "what is wrong in the cluster, and with fix the few repairs that are safe"})
 	Why = unary[WhyRequest, WhyResponse](Row{Name: "why", Who: users,
 		Does: "what is wrong with a job, a service or a machine, the most probable cause first; it takes some seconds"})
+	Load = unary[LoadRequest, LoadResponse](Row{Name: "load", Who: users, Audit: "doctor load",
+		Does: "a short load on idle machines, side by side: what each reaches, and who is behind"})
 	Netplan = unary[NetplanRequest, NetplanPlan](Row{Name: "netplan", Who: users, To: leader, Asks: true,
 		Does: "what the fabric's addresses shall be, per node"})
 	NetplanApply = stream[NetplanApplyRequest, NetplanProgress](Row{Name: "netplan-apply", Who: users, To: leader,
@@ -185,6 +188,8 @@ var (
 		Does: "look at yourself and at ranks for two seconds: what they use, what they wait for, their connections"})
 	MendNode = unary[MendRequest, MendResponse](Row{Name: "mend", Who: members,
 		Does: "repairs of the node, on behalf of root"})
+	NodeLoad = unary[LoadRequest, doctor.Load](Row{Name: "load", Who: members,
+		Does: "a short load on the node, on behalf of a user"})
 	NetplanRead = unary[Empty, NetplanFacts](Row{Name: "netplan-read", Who: members,
 		Does: "what the node knows of its addresses"})
 	NetplanCheck = unary[NetplanOrder, NetplanVerdict](Row{Name: "netplan-check", Who: members,

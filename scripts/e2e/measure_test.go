@@ -75,6 +75,7 @@ var sections = []struct {
 	{"output", "a rank's lines of 64 letters, from one host into a file of another", (*bench).output},
 	{"cost", "a launch of `true` on all hosts: what it takes of each", (*bench).cost},
 	{"idle", "nothing runs", (*bench).idle},
+	{"facts", "what machines use is told: what that costs an agent", (*bench).facts},
 	{"loss", "of three hosts one loses its power: until the leader says so, until a launch has gone through", (*bench).losses},
 	{"submits", "three voters in one process, a disk with fsync, 32 clients", (*bench).submits},
 	{"place", "10,000 ranks on 100 nodes in one process: the plan, and each rank's environment", (*bench).place},
@@ -96,7 +97,7 @@ func TestMeasure(t *testing.T) {
 		if !slices.Contains(strings.Fields(*measure.sections), s.name) {
 			continue
 		}
-		if shared.name == "" && !slices.Contains([]string{"loss", "submits", "place"}, s.name) {
+		if shared.name == "" && !slices.Contains([]string{"facts", "loss", "submits", "place"}, s.name) {
 			shared = up(t, b.hosts)
 			b.dir = scratch(t)
 		}

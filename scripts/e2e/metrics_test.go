@@ -47,10 +47,10 @@ func (l *lab) query(host, expr string) (found []map[string]string) {
 }
 
 // Debian's Prometheus finds every member and every engine by one URL and one key that asks no model, through TLS, has
-// nothing against what members tell, and has an alert of the package fire when a machine loses its power.
+// nothing against what members tell, and has alerts of the package fire when a GPU is hot and slow, and when a machine loses its power.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
-	l := up(t, 2)
+	l := up(t, 2, "--gpu")
 	leader := l.leader("spark1")
 	lost := other(2, leader)[0]
 	l.on(leader, append([]string{"sparkrun", "launch", "-d", "exec", "--name", "llm", "--on", leader, "--serve", "8000",
@@ -124,6 +124,14 @@ scrape_configs:
 		}
 	}
 
+	file := "/var/tmp/sparkrun-lab/" + l.name + "/hosts/" + lost + "/gpu"
+	if err := os.WriteFile(file, []byte("util=97\nclock=507\ntemp=91\nreasons=0x20\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	told := eventually(t, 30*time.Second, "three alerts of a GPU fire", func() bool {
+		return len(l.query(leader, `ALERTS{alertname=~"SparkrunGPU.*",alertstate="firing",sparkrun_host="`+lost+`"}`)) == 3
+	})
+	t.Logf("a hot and slow GPU was told of after %s", told.Round(100*time.Millisecond))
 	l.do("kill", lost)
 	took := eventually(t, 30*time.Second, "the alert fires", func() bool {
 		fires := l.query(leader, `ALERTS{alertname="SparkrunNodeLost",alertstate="firing"}`)

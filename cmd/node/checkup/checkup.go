@@ -1,8 +1,8 @@
 // Package checkup asks all nodes how they are: what is wrong (doctor), what their
 // devices counted, and the evidence for a report.
 //
-// It decides when each member is asked and when it runs its checks, and what --fix may do
-// to a machine.
+// It decides when each member is asked and when it runs its checks, what --fix may do to a
+// machine, and where a load may run.
 //
 // It must not decide what a fact means (envgen/doctor does), keep anything, or need a
 // leader.
@@ -12,11 +12,13 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -38,20 +40,28 @@ type Config struct {
 	// Status lists the members; Listeners are the ports of all members' agents.
 	Status    func(context.Context, wire.Caller, wire.StatusRequest) (wire.Status, error)
 	Listeners func() []doctor.Listener
-	Logger    *slog.Logger
+	// Usage is what this machine uses now, Ledger its ranks. Allow refuses users who may run nothing here.
+	Usage  func(context.Context) (usage.Machine, error)
+	Ledger func() []launcher.LedgerEntry
+	Allow  func(ctx context.Context, user string) error
+	Logger *slog.Logger
 }
 
 // Checkup asks all nodes, and answers for this one.
-type Checkup struct{ cfg Config }
+type Checkup struct {
+	cfg     Config
+	loading atomic.Bool // a load runs here
+}
 
 // New makes one.
-func New(cfg Config) *Checkup { return &Checkup{cfg} }
+func New(cfg Config) *Checkup { return &Checkup{cfg: cfg} }
 
 // Calls are the procedures it answers.
 func (u *Checkup) Calls() []wire.Call {
 	return append(wire.Counters.Serve(u.cfg.Survey.Counters),
 		wire.Report.Serve(u.Report), wire.Doctor.Serve(u.Doctor),
 		wire.NodeReport.Serve(u.NodeReport), wire.Examine.Serve(u.Examine), wire.MendNode.Serve(u.Mend),
+		wire.Load.Serve(u.Load), wire.NodeLoad.Serve(u.NodeLoad),
 	)
 }
 

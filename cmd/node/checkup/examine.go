@@ -26,6 +26,7 @@ func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequ
 		facts := u.cfg.Machine.Read(ctx, *r.Facts)
 		inv := u.cfg.Survey.Inventory.Load()
 		facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, inv)
+		facts.GPUs, facts.CacheKept = u.gpus(ctx), cacheKept()
 		res.Facts = &facts
 	}
 	if r.Orders != nil {

@@ -98,6 +98,9 @@ func gpus(p *page, all []usage.GPU) {
 			used.add(float64(*g.Used), of...)
 			total.add(float64(*g.Total), of...)
 		}
+		if g.Throttle == nil { // the driver does not say
+			continue
+		}
 		for _, reason := range usage.ThrottleReasons() {
 			slowed.is(slices.Contains(g.Throttle, reason), append(slices.Clone(of), "reason", reason)...)
 		}

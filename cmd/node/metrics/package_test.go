@@ -2,7 +2,10 @@ package metrics
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -44,6 +47,50 @@ func TestPackagedFilesAskForWhatThereIs(t *testing.T) {
 		}
 		if asked < 8 {
 			t.Errorf("%s asks for %d metrics", file, asked)
+		}
+	}
+}
+
+// Prometheus' own tool reads the rules, and each expression of the dashboard as if it were one.
+func TestPackagedExpressionsParse(t *testing.T) {
+	if _, err := exec.LookPath("promtool"); err != nil {
+		t.Skip("promtool is not installed")
+	}
+	b, err := os.ReadFile("../../../scripts/package/monitoring/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y int }
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(b, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	rules, seen := "groups:\n- name: dashboard\n  rules:\n", map[string]bool{}
+	for _, p := range dashboard.Panels {
+		for _, at := range []string{fmt.Sprint("id ", p.ID), fmt.Sprint("place ", p.GridPos)} {
+			if seen[at] {
+				t.Errorf("%s: two panels have %s", p.Title, at)
+			}
+			seen[at] = true
+		}
+		for i, target := range p.Targets {
+			expr, _ := json.Marshal(strings.ReplaceAll(target.Expr, "$__rate_interval", "5m"))
+			rules += fmt.Sprintf("  - {record: \"panel_%d_%d\", expr: %s}\n", p.ID, i, expr)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "dashboard.yml")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{file, "../../../scripts/package/monitoring/alerts.yml"} {
+		if out, err := exec.Command("promtool", "check", "rules", file).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", file, err, out)
 		}
 	}
 }

@@ -340,13 +340,14 @@ type FakeCluster struct {
 	OnlyOn   string
 	leaves   int
 	Finds    wire.DoctorResponse
+	Loads    wire.LoadResponse
 	Requests []any
 }
 
 func (f *FakeCluster) Calls() []wire.Call {
 	return []wire.Call{
 		wire.ShowStatus.Serve(f.status), wire.Jobs.Serve(f.jobs), wire.Service.Serve(f.service),
-		wire.Token.Serve(f.token), wire.Doctor.Serve(f.doctor), wire.Leave.Serve(f.leave),
+		wire.Token.Serve(f.token), wire.Doctor.Serve(f.doctor), wire.Load.Serve(f.load), wire.Leave.Serve(f.leave),
 		wire.RemoveNode.Serve(f.removeNode), wire.MarkDead.Serve(f.markDead), wire.Takeover.Serve(f.takeover),
 	}
 }
@@ -378,6 +379,11 @@ func (f *FakeCluster) token(_ context.Context, _ wire.Caller, r wire.TokenReques
 func (f *FakeCluster) doctor(_ context.Context, _ wire.Caller, r wire.DoctorRequest) (wire.DoctorResponse, error) {
 	f.Requests = append(f.Requests, r)
 	return f.Finds, f.Err
+}
+
+func (f *FakeCluster) load(_ context.Context, _ wire.Caller, r wire.LoadRequest) (wire.LoadResponse, error) {
+	f.Requests = append(f.Requests, r)
+	return f.Loads, f.Err
 }
 
 func (f *FakeCluster) leave(context.Context, wire.Caller, wire.LeaveRequest) (wire.Empty, error) {

@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +26,8 @@ type doctorOptions struct {
 	quiet   bool
 	codes   bool
 	explain string
+	load    time.Duration
+	loads   bool // --load was given, be it 0
 }
 
 // NewDoctorCmd makes `sparkrun doctor`.
@@ -38,7 +41,8 @@ devices; limits, Docker, NCCL's files, versions, clocks, disks, memory, firewall
 mounts and where models lie; and whether packets pass: a don't-fragment ping as
 large as the MTU between all that share a cable, both ways, a question who else has
 an address, and a connection to each agent. It takes a few seconds and changes
-nothing.
+nothing. Also: GPUs that slow themselves or run far below their clock, heat, and
+machines that went off without a shutdown in the last week.
 
 Each finding has a code that never changes its meaning, the machine and device,
 what was seen, and a command to mend it, to be run on that machine. An error is
@@ -50,22 +54,32 @@ else: it sets a fabric NIC up that is set down, sets the MTU of a fabric NIC to
 9000 until the next reboot, and drops the page cache. It never touches the NIC
 that the cluster talks over. Then it examines again.
 
+--load 20s instead works idle machines' GPUs for so long, side by side, with your
+rights: by torch, else by the CUDA driver (both need python3 in PATH), else the
+processors, and says so. It judges arithmetic, memory and clock beside the peers'
+median, and gives way to jobs. Over 4 GiB of memory have to be free.
+
 Where no agent runs it looks at this machine alone, and says so.
 
-Exit code 1 if an error stands, else 0.`,
+Exit code 1 if an error stands, or a machine was not loaded, else 0.`,
 		Example: `  sparkrun doctor
   sparkrun doctor --node spark2 --quiet
   sudo sparkrun doctor --fix
+  sparkrun doctor --load 20s
   sparkrun doctor --json | jq -r '.findings[] | select(.severity == "error") | .code'
   sparkrun doctor --explain mtu-low`,
 		Args: app.Takes(0, ""),
-		RunE: app.Running(a, opts, runDoctor),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.loads = cmd.Flags().Changed("load")
+			return app.Running(a, opts, runDoctor)(cmd, args)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&opts.request.Node, "node", "", "tell only what is wrong on this machine")
 	app.CompleteFlag(cmd, "node", a.CompleteHost)
 	f.BoolVar(&opts.request.Fix, "fix", false,
 		"set NICs up, set their MTU, drop the page cache, where that helps; as root")
+	f.Var(app.Span{D: &opts.load}, "load", "load machines for so long, 5s to 2m, and judge what they reach")
 	f.BoolVar(&opts.json, "json", false, "print JSON: what was read of each machine, too")
 	f.BoolVarP(&opts.quiet, "quiet", "q", false, "print errors only")
 	f.BoolVar(&opts.codes, "codes", false, "list all codes and what they mean")
@@ -76,6 +90,9 @@ Exit code 1 if an error stands, else 0.`,
 func runDoctor(ctx context.Context, a *app.App, o doctorOptions) error {
 	if o.codes || o.explain != "" {
 		return explainCodes(a, o)
+	}
+	if o.loads {
+		return runLoad(ctx, a, o)
 	}
 	o.request.Ask = asking(a)
 	b := a.Dial()
