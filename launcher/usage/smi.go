@@ -36,6 +36,7 @@ type SMI struct {
 	held   map[int]int64 // by the newest frame, which is what the driver says at once
 	before map[int]int64 // by the one before
 	frame  time.Time     // when the newest frame began
+	mute   time.Time     // when it last told of a process, and not what that holds
 }
 
 const (
@@ -59,7 +60,10 @@ const gpuFields = "index,name,utilization.gpu,clocks.sm,clocks.max.sm,power.draw
 // the second as well. An older one ends with "not a valid field to query".
 var reasonFields = [...]string{",clocks_event_reasons.active", ",clocks_throttle_reasons.active", ""}
 
-var errField = errors.New("not a valid field to query")
+var (
+	errField  = errors.New("not a valid field to query")
+	errSilent = errors.New("it says nothing: the driver hangs")
+)
 
 // OpenSMI makes it; Run has it work.
 func OpenSMI(logger *slog.Logger) *SMI {
@@ -121,6 +125,8 @@ func (s *SMI) Held() map[int]int64 {
 	defer s.mu.Unlock()
 	now := time.Now()
 	switch age := now.Sub(s.frame); {
+	case now.Sub(s.mute) < stale:
+		return nil
 	case age < frameTakes && s.before != nil:
 		return maps.Clone(s.before) // the rest of the newest frame may be on its way
 	case now.Sub(s.at) < stale && age > 2*every && now.Sub(s.began) > 2*every:
@@ -142,7 +148,7 @@ func (s *SMI) Run(ctx context.Context) error {
 		s.mu.Lock()
 		start := !s.lives
 		if start {
-			s.lives, s.began = true, time.Now()
+			s.lives, s.began, s.seen = true, time.Now(), map[int]GPU{} // one may have fallen off its bus
 		}
 		ask := gpuFields + reasonFields[s.names]
 		s.mu.Unlock()
@@ -153,16 +159,20 @@ func (s *SMI) Run(ctx context.Context) error {
 	}
 }
 
-// children ask until nobody wants to know, until they are silent, or until one ends.
+// children ask until nobody wants to know, until nothing is heard of the GPUs, or until the child that asks for these
+// ends.
 func (s *SMI) children(ctx context.Context, ask string) {
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	quiet := time.AfterFunc(silent, end)
+	ctx, end := context.WithCancelCause(ctx)
+	quiet := time.AfterFunc(silent, func() { end(errSilent) })
 	defer quiet.Stop()
 	var apps sync.WaitGroup
 	apps.Go(func() {
-		_ = child(ctx, "--query-compute-apps=pid,used_memory", s.app) // the other one says why
-		end()
+		err := child(ctx, "--query-compute-apps=pid,used_memory", s.app)
+		if ctx.Err() == nil && err != nil { // the other one may work
+			s.mu.Lock()
+			s.mute = time.Now().Add(tryAtMost)
+			s.mu.Unlock()
+		}
 	})
 	spoke := false
 	err := child(ctx, "--query-gpu="+ask, func(line string) {
@@ -172,13 +182,10 @@ func (s *SMI) children(ctx context.Context, ask string) {
 		spoke = true
 		quiet.Reset(silent)
 		if !s.wanted() {
-			end()
+			end(nil)
 		}
 	})
-	if !spoke && err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	end()
+	end(nil)
 	apps.Wait()
 	s.ended(spoke, err)
 }
@@ -203,9 +210,10 @@ func child(ctx context.Context, ask string, fn func(string)) error {
 			said = line
 		}
 	}
-	switch err := cmd.Wait(); {
+	err = cmd.Wait()
+	switch {
 	case ctx.Err() != nil:
-		return nil
+		return context.Cause(ctx)
 	case strings.Contains(said, errField.Error()):
 		return errField
 	default:
@@ -225,13 +233,16 @@ func (s *SMI) ended(spoke bool, err error) {
 	defer s.mu.Unlock()
 	s.lives = false
 	switch {
-	case spoke:
+	case errors.Is(err, context.Canceled): // nobody wants to know, or the agent ends
 		s.failed, s.told = 0, ""
 	case errors.Is(err, errField) && s.names+1 < len(reasonFields):
 		s.names++
 	case errors.Is(err, exec.ErrNotFound): // a machine without NVIDIA's driver
 		s.after = time.Now().Add(tryAtMost)
-	case err != nil:
+	default:
+		if spoke {
+			s.failed = 0
+		}
 		s.failed++
 		s.after = time.Now().Add(min(tryAgain<<min(s.failed-1, 10), tryAtMost))
 		if text := err.Error(); text != s.told {
@@ -260,11 +271,12 @@ func (s *SMI) gpu(line string) bool {
 // app takes a line of a process.
 func (s *SMI) app(line string) {
 	pid, bytes, ok := ParseApp(line)
-	if !ok {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !ok {
+		s.mute = time.Now()
+		return
+	}
 	if now := time.Now(); now.Sub(s.frame) > every/2 {
 		s.before, s.held, s.frame = s.held, map[int]int64{}, now
 	}

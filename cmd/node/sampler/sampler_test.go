@@ -77,6 +77,7 @@ func TestAtRest(t *testing.T) {
 		m := &machine{gpu: true}
 		run(t, m)
 		time.Sleep(time.Hour + time.Second)
+		synctest.Wait()
 		if m.reads != 60 || m.until.After(time.Now().Add(3*time.Second)) {
 			t.Errorf("%d readings in an hour, nvidia-smi until %v from now", m.reads, time.Until(m.until))
 		}
@@ -104,6 +105,7 @@ func TestWhileRanksRun(t *testing.T) {
 				m.ledger = tc.ledger
 				m.events <- started
 				time.Sleep(4 * time.Second)
+				synctest.Wait()
 				if m.reads != 0 {
 					t.Error("a launch has the machine read at once")
 				}
@@ -112,6 +114,7 @@ func TestWhileRanksRun(t *testing.T) {
 					time.Sleep(time.Second / 2)
 				}
 				time.Sleep(10*time.Minute - 5*time.Second + time.Millisecond)
+				synctest.Wait()
 				if m.reads != tc.want {
 					t.Errorf("%d readings, want %d", m.reads, tc.want)
 				}
