@@ -25,11 +25,14 @@ func TestHeldBy(t *testing.T) {
 		want held
 	}{
 		"of its own":        {shim.Usage{Bytes: 3 * gib}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 3 * gib, b: 5 * gib}},
-		"and by the GPU":    {shim.Usage{Bytes: gib, GPU: true}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 121 * gib, b: 5 * gib}},
-		"two share the GPU": {shim.Usage{Bytes: 2 * gib, GPU: true}, shim.Usage{GPU: true}, nil, held{a: 64 * gib, b: 62 * gib}},
+		"and by the GPU": {shim.Usage{Bytes: gib, GPU: true}, shim.Usage{Bytes: 5 * gib}, nil,
+			held{a: 121 * gib, b: 5 * gib}},
+		"two share the GPU": {shim.Usage{Bytes: 2 * gib, GPU: true}, shim.Usage{GPU: true}, nil,
+			held{a: 64 * gib, b: 62 * gib}},
 		"shared pages, counted twice": {shim.Usage{Bytes: 200 * gib, GPU: true}, shim.Usage{}, nil,
 			held{a: 200 * gib, b: 0}},
-		"as the driver tells": {shim.Usage{Bytes: 2 * gib, GPU: true, PIDs: []int{7, 8}}, shim.Usage{GPU: true, PIDs: []int{9}},
+		"as the driver tells": {shim.Usage{Bytes: 2 * gib, GPU: true, PIDs: []int{7, 8}},
+			shim.Usage{GPU: true, PIDs: []int{9}},
 			map[int]int64{8: 10 * gib, 9: 90 * gib, 10: gib}, held{a: 12 * gib, b: 90 * gib}},
 	} {
 		if diff := cmp.Diff(tc.want, heldBy(map[launcher.Key]shim.Usage{a: tc.a, b: tc.b}, tc.gpu, 126*gib)); diff != "" {
@@ -89,8 +92,8 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {
 		t.Errorf("the guard went on before its attempt had ended: %s", e.Phase)
 	}
-	if n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "") == nil { // the small one holds less than the floor
-		t.Error("a job that held little was ended")
+	if n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "") == nil {
+		t.Error("a job that held less than the floor was ended")
 	}
 	must(t, n.a.Signal(n.ctx, small.Key, 0, syscall.SIGCONT))
 	n.pass(0)
@@ -112,8 +115,8 @@ func TestGuardWatches(t *testing.T) {
 	}
 }
 
-// While ranks run the guard looks each half second, also after a look that failed; it ends once what it ends has time to
-// go, and warns each ten minutes at most. Without ranks it does not look.
+// While ranks run the guard looks each half second, also after a look that failed, but not while what it has ended goes.
+// It warns each ten minutes at most. Without ranks it does not look.
 func TestGuardLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended []string
