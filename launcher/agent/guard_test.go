@@ -24,7 +24,7 @@ func TestHeldBy(t *testing.T) {
 		gpu  map[int]int64
 		want held
 	}{
-		"of its own":        {shim.Usage{Bytes: 3 * gib}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 3 * gib, b: 5 * gib}},
+		"of its own": {shim.Usage{Bytes: 3 * gib}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 3 * gib, b: 5 * gib}},
 		"and by the GPU": {shim.Usage{Bytes: gib, GPU: true}, shim.Usage{Bytes: 5 * gib}, nil,
 			held{a: 121 * gib, b: 5 * gib}},
 		"two share the GPU": {shim.Usage{Bytes: 2 * gib, GPU: true}, shim.Usage{GPU: true}, nil,
@@ -115,8 +115,8 @@ func TestGuardWatches(t *testing.T) {
 	}
 }
 
-// While ranks run the guard looks each half second, also after a look that failed, but not while what it has ended goes.
-// It warns each ten minutes at most. Without ranks it does not look.
+// While ranks run the guard looks each half second, also after a look that failed, but not while what it has ended
+// goes. It warns each ten minutes at most. Without ranks it does not look.
 func TestGuardLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended []string

@@ -9,7 +9,7 @@ import (
 )
 
 // What the guard goes by. The cases are of owners of GB10s, whose 121.7 GiB serve CPU and GPU:
-//   - vllm#56824, vllm#54200: the driver failed allocations while 22.5 GiB were available; 29 GiB went down to 2.5 in 9 s.
+//   - vllm#56824, vllm#54200: the driver failed allocations while 22.5 GiB were available; 29 GiB fell to 2.5 in 9 s.
 //   - vllm#46307: the machine hung soon after it had 7 GiB left.
 //   - Qwen3.8-Flash-Next-Single#54 (7 GiB left) and NemoClaw#7127 (3.2 GiB, 2.2 GiB in swap) served well.
 //

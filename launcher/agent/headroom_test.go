@@ -13,7 +13,7 @@ const (
 
 // trace is what a machine goes through: in each part memory and the counters change evenly.
 type trace []struct {
-	lasts    time.Duration
+	lasts   time.Duration
 	to      float64 // GiB available at the part's end
 	stalled float64 // part of the time
 	swapIn  float64 // MiB a second
