@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -119,45 +120,48 @@ func TestGuardWatches(t *testing.T) {
 // goes. It warns each ten minutes at most. Without ranks it does not look.
 func TestGuardLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var ended []string
 		var log strings.Builder
-		began, looks, busy, left := time.Now(), 0, true, int64(5*gib)
+		began := time.Now()
+		var looks, left, ended atomic.Int64
+		var idle atomic.Bool
+		left.Store(5 * gib)
 		changed := make(chan struct{}, 1)
-		g := &guard{headroom: headroom{floor: 3 * gib}, changed: changed, busy: func() bool { return busy },
+		g := &guard{headroom: headroom{floor: 3 * gib}, changed: changed, busy: func() bool { return !idle.Load() },
 			logger: slog.New(slog.NewTextHandler(&log, nil)),
 			read: func() (sample, error) {
-				looks++
-				if looks == 2 {
+				if looks.Add(1) == 2 {
 					return sample{}, errors.New("no file")
 				}
-				return sample{at: time.Now(), total: 120 * gib, available: left}, nil
+				return sample{at: time.Now(), total: 120 * gib, available: left.Load()}, nil
 			},
-			end: func(s sample, text string) {
-				ended = append(ended, text)
+			end: func(sample, string) {
+				ended.Add(1)
 				time.Sleep(2 * time.Second)
-				left = 100 * gib
+				left.Store(100 * gib)
 			}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go g.run(ctx)
-		step := func(d time.Duration, wantLooks, wantEnded int) {
+		step := func(d time.Duration, wantLooks, wantEnded int64) {
 			t.Helper()
-			looks, ended = 0, nil
+			looks.Store(0)
+			ended.Store(0)
 			time.Sleep(d)
 			synctest.Wait()
-			if looks != wantLooks || len(ended) != wantEnded {
-				t.Errorf("after %s: %d looks, ended %q, want %d and %d", time.Since(began), looks, ended, wantLooks, wantEnded)
+			if looks.Load() != wantLooks || ended.Load() != wantEnded {
+				t.Errorf("after %s: %d looks, ended %d, want %d and %d", time.Since(began), looks.Load(), ended.Load(),
+					wantLooks, wantEnded)
 			}
 		}
 		step(5*time.Second+time.Millisecond, 10, 0)
 		if n := strings.Count(log.String(), "\n"); n != 1 {
 			t.Errorf("%d lines in the log: %s", n, log.String())
 		}
-		left = 2 * gib
+		left.Store(2 * gib)
 		step(3*time.Second, 2, 1)
-		busy = false
+		idle.Store(true)
 		step(time.Hour, 1, 0)
-		busy = true
+		idle.Store(false)
 		changed <- struct{}{}
 		step(time.Second, 2, 0)
 	})
