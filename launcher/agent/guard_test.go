@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -24,12 +25,15 @@ func TestHeldBy(t *testing.T) {
 		gpu  map[int]int64
 		want held
 	}{
-		"of its own":        {shim.Usage{Bytes: 3 * gib}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 3 * gib, b: 5 * gib}},
-		"and by the GPU":    {shim.Usage{Bytes: gib, GPU: true}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 121 * gib, b: 5 * gib}},
-		"two share the GPU": {shim.Usage{Bytes: 2 * gib, GPU: true}, shim.Usage{GPU: true}, nil, held{a: 64 * gib, b: 62 * gib}},
+		"of its own": {shim.Usage{Bytes: 3 * gib}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 3 * gib, b: 5 * gib}},
+		"and by the GPU": {shim.Usage{Bytes: gib, GPU: true}, shim.Usage{Bytes: 5 * gib}, nil,
+			held{a: 121 * gib, b: 5 * gib}},
+		"two share the GPU": {shim.Usage{Bytes: 2 * gib, GPU: true}, shim.Usage{GPU: true}, nil,
+			held{a: 64 * gib, b: 62 * gib}},
 		"shared pages, counted twice": {shim.Usage{Bytes: 200 * gib, GPU: true}, shim.Usage{}, nil,
 			held{a: 200 * gib, b: 0}},
-		"as the driver tells": {shim.Usage{Bytes: 2 * gib, GPU: true, PIDs: []int{7, 8}}, shim.Usage{GPU: true, PIDs: []int{9}},
+		"as the driver tells": {shim.Usage{Bytes: 2 * gib, GPU: true, PIDs: []int{7, 8}},
+			shim.Usage{GPU: true, PIDs: []int{9}},
 			map[int]int64{8: 10 * gib, 9: 90 * gib, 10: gib}, held{a: 12 * gib, b: 90 * gib}},
 	} {
 		if diff := cmp.Diff(tc.want, heldBy(map[launcher.Key]shim.Usage{a: tc.a, b: tc.b}, tc.gpu, 126*gib)); diff != "" {
@@ -89,8 +93,8 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {
 		t.Errorf("the guard went on before its attempt had ended: %s", e.Phase)
 	}
-	if n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "") == nil { // the small one holds less than the floor
-		t.Error("a job that held little was ended")
+	if n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "") == nil {
+		t.Error("a job that held less than the floor was ended")
 	}
 	must(t, n.a.Signal(n.ctx, small.Key, 0, syscall.SIGCONT))
 	n.pass(0)
@@ -112,49 +116,52 @@ func TestGuardWatches(t *testing.T) {
 	}
 }
 
-// While ranks run the guard looks each half second, also after a look that failed; it ends once what it ends has time to
-// go, and warns each ten minutes at most. Without ranks it does not look.
+// While ranks run the guard looks each half second, also after a look that failed, but not while what it has ended
+// goes. It warns each ten minutes at most. Without ranks it does not look.
 func TestGuardLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var ended []string
 		var log strings.Builder
-		began, looks, busy, left := time.Now(), 0, true, int64(5*gib)
+		began := time.Now()
+		var looks, left, ended atomic.Int64
+		var idle atomic.Bool
+		left.Store(5 * gib)
 		changed := make(chan struct{}, 1)
-		g := &guard{headroom: headroom{floor: 3 * gib}, changed: changed, busy: func() bool { return busy },
+		g := &guard{headroom: headroom{floor: 3 * gib}, changed: changed, busy: func() bool { return !idle.Load() },
 			logger: slog.New(slog.NewTextHandler(&log, nil)),
 			read: func() (sample, error) {
-				looks++
-				if looks == 2 {
+				if looks.Add(1) == 2 {
 					return sample{}, errors.New("no file")
 				}
-				return sample{at: time.Now(), total: 120 * gib, available: left}, nil
+				return sample{at: time.Now(), total: 120 * gib, available: left.Load()}, nil
 			},
-			end: func(s sample, text string) {
-				ended = append(ended, text)
+			end: func(sample, string) {
+				ended.Add(1)
 				time.Sleep(2 * time.Second)
-				left = 100 * gib
+				left.Store(100 * gib)
 			}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go g.run(ctx)
-		step := func(d time.Duration, wantLooks, wantEnded int) {
+		step := func(d time.Duration, wantLooks, wantEnded int64) {
 			t.Helper()
-			looks, ended = 0, nil
+			looks.Store(0)
+			ended.Store(0)
 			time.Sleep(d)
 			synctest.Wait()
-			if looks != wantLooks || len(ended) != wantEnded {
-				t.Errorf("after %s: %d looks, ended %q, want %d and %d", time.Since(began), looks, ended, wantLooks, wantEnded)
+			if looks.Load() != wantLooks || ended.Load() != wantEnded {
+				t.Errorf("after %s: %d looks, ended %d, want %d and %d", time.Since(began), looks.Load(), ended.Load(),
+					wantLooks, wantEnded)
 			}
 		}
 		step(5*time.Second+time.Millisecond, 10, 0)
 		if n := strings.Count(log.String(), "\n"); n != 1 {
 			t.Errorf("%d lines in the log: %s", n, log.String())
 		}
-		left = 2 * gib
+		left.Store(2 * gib)
 		step(3*time.Second, 2, 1)
-		busy = false
+		idle.Store(true)
 		step(time.Hour, 1, 0)
-		busy = true
+		idle.Store(false)
 		changed <- struct{}{}
 		step(time.Second, 2, 0)
 	})

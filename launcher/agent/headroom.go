@@ -9,7 +9,7 @@ import (
 )
 
 // What the guard goes by. The cases are of owners of GB10s, whose 121.7 GiB serve CPU and GPU:
-//   - vllm#56824: the driver failed allocations while 22.5 GiB were available; 29 GiB went down to 2.5 in 9 s.
+//   - vllm#56824, vllm#54200: the driver failed allocations while 22.5 GiB were available; 29 GiB fell to 2.5 in 9 s.
 //   - vllm#46307: the machine hung soon after it had 7 GiB left.
 //   - Qwen3.8-Flash-Next-Single#54 (7 GiB left) and NemoClaw#7127 (3.2 GiB, 2.2 GiB in swap) served well.
 //
@@ -71,7 +71,8 @@ func (h *headroom) judge(s sample) (verdict, string) {
 	case h.lasting(fallSteps, func(of stretch) bool { return of.reaches(h.floor, fallSoon) }):
 		of := h.stretch(len(h.past) - 1)
 		in := float64(s.available-h.floor) / of.fall
-		return ends, fmt.Sprintf("%s, which fell by %s a second: %.1f s above %s", left, launcher.Size(int64(of.fall)), in, floor)
+		return ends, fmt.Sprintf("%s, which fell by %s a second: %.1f s above %s", left, launcher.Size(int64(of.fall)), in,
+			floor)
 	case len(signs) > 1:
 		return ends, left + ", not far above " + floor + ": " + strings.Join(signs, ", and ")
 	case len(signs) > 0 || s.available < warnAt*h.floor:
@@ -83,8 +84,8 @@ func (h *headroom) judge(s sample) (verdict, string) {
 // warnAt times the floor is worth a warning.
 const warnAt = 2
 
-// soft is up to where signs count: a fifth of the memory, 24 GiB on a GB10. Above it no allocation has been seen to fail,
-// and a model that is read at 20 GB/s comes to rest.
+// soft is up to where all this counts: a fifth of the memory, 24 GiB on a GB10. Above it no allocation has been seen to
+// fail, and a model that is read fast may come to rest.
 func (h *headroom) soft(total int64) int64 { return max(total/5, warnAt*h.floor) }
 
 // signs are those that have lasted, in words.

@@ -13,7 +13,7 @@ const (
 
 // trace is what a machine goes through: in each part memory and the counters change evenly.
 type trace []struct {
-	for_    time.Duration
+	lasts   time.Duration
 	to      float64 // GiB available at the part's end
 	stalled float64 // part of the time
 	swapIn  float64 // MiB a second
@@ -25,7 +25,7 @@ func (tr trace) run(total int64, begin float64) (warned, ended string, left floa
 	s := sample{at: time.Unix(0, 0), total: total, available: int64(begin * gib)}
 	h.judge(s)
 	for _, p := range tr {
-		from, n := float64(s.available), int(p.for_/guardEvery)
+		from, n := float64(s.available), int(p.lasts/guardEvery)
 		for i := range n {
 			s.at = s.at.Add(guardEvery)
 			s.available = int64(from + (p.to*gib-from)*float64(i+1)/float64(n))
@@ -52,36 +52,37 @@ func TestHeadroom(t *testing.T) {
 		least float64 // GiB that must be left then
 		warns bool
 	}{
-		"a slow leak": {begin: 40, trace: trace{{for_: 20 * time.Minute, to: 1}},
+		"a slow leak": {begin: 40, trace: trace{{lasts: 20 * time.Minute, to: 1}},
 			ends: "33.3 MiB a second", least: 3},
-		"a step below the floor": {begin: 5, trace: trace{{for_: 5 * time.Second, to: 5}, {for_: guardEvery, to: 2.5}},
+		"a step below the floor": {begin: 5, trace: trace{{lasts: 5 * time.Second, to: 5}, {lasts: guardEvery, to: 2.5}},
 			ends: "less than the --memory-floor of 3 GiB", least: 2.5},
-		"29 GiB go down to 2.5 in 9 s": {begin: 29, trace: trace{{for_: 9 * time.Second, to: 2.5}},
+		"29 GiB go down to 2.5 in 9 s": {begin: 29, trace: trace{{lasts: 9 * time.Second, to: 2.5}},
 			ends: "fell by 2.9 GiB a second", least: 8},
-		"22 GiB collapse within 2 s": {begin: 22, trace: trace{{for_: 2 * time.Second, to: 0}}, ends: "fell by", least: 3},
-		"the machine hangs at 7 GiB": {begin: 90, trace: trace{{for_: 30 * time.Second, to: 20}, {for_: 5 * time.Second, to: 0}},
-			ends: "fell by 4 GiB a second", least: 7},
+		"22 GiB collapse within 2 s": {begin: 22, trace: trace{{lasts: 2 * time.Second, to: 0}}, ends: "fell by", least: 3},
+		"the machine hangs at 7 GiB": {begin: 90,
+			trace: trace{{lasts: 30 * time.Second, to: 20}, {lasts: 5 * time.Second, to: 0}},
+			ends:  "fell by 4 GiB a second", least: 7},
 		"a model that is read at 20 GiB/s comes to rest at 30": {begin: 110,
-			trace: trace{{for_: 4 * time.Second, to: 30}, {for_: time.Minute, to: 30}}},
+			trace: trace{{lasts: 4 * time.Second, to: 30}, {lasts: time.Minute, to: 30}}},
 		"a model that is read at 0.75 GiB/s comes to rest at 6": {begin: 110,
-			trace: trace{{for_: 138500 * time.Millisecond, to: 6.2}, {for_: time.Minute, to: 6.2}}, warns: true},
+			trace: trace{{lasts: 138500 * time.Millisecond, to: 6.2}, {lasts: time.Minute, to: 6.2}}, warns: true},
 		"a KV cache of 40 GiB is taken at once, between two samples": {begin: 50,
-			trace: trace{{for_: 5 * time.Second, to: 50}, {for_: guardEvery, to: 25}, {for_: guardEvery, to: 8},
-				{for_: time.Minute, to: 7}}, warns: true},
+			trace: trace{{lasts: 5 * time.Second, to: 50}, {lasts: guardEvery, to: 25}, {lasts: guardEvery, to: 8},
+				{lasts: time.Minute, to: 7}}, warns: true},
 		"a server with 7 GiB left reads large files": {begin: 7,
-			trace: trace{{for_: time.Minute, to: 6.9, stalled: 0.4}, {for_: time.Minute, to: 7, stalled: 0.3}}, warns: true},
+			trace: trace{{lasts: time.Minute, to: 6.9, stalled: 0.4}, {lasts: time.Minute, to: 7, stalled: 0.3}}, warns: true},
 		"a server with 3.2 GiB left and cold pages in swap": {begin: 3.3,
-			trace: trace{{for_: 10 * time.Minute, to: 3.22, swapIn: 2}}, warns: true},
-		"page cache fills": {begin: 60, trace: trace{{for_: time.Minute, to: 59.8, stalled: 0.5}}},
+			trace: trace{{lasts: 10 * time.Minute, to: 3.22, swapIn: 2}}, warns: true},
+		"page cache fills": {begin: 60, trace: trace{{lasts: time.Minute, to: 59.8, stalled: 0.5}}},
 		"swap is thrashed above the floor": {begin: 6,
-			trace: trace{{for_: 10 * time.Second, to: 5.5, stalled: 0.5, swapIn: 90}},
+			trace: trace{{lasts: 10 * time.Second, to: 5.5, stalled: 0.5, swapIn: 90}},
 			ends:  "all tasks waited for memory for 50 % of the time, and 90 MiB a second came back from swap", least: 5},
-		"it falls, and all tasks wait": {begin: 12, trace: trace{{for_: 20 * time.Second, to: 2, stalled: 0.35}},
+		"it falls, and all tasks wait": {begin: 12, trace: trace{{lasts: 20 * time.Second, to: 2, stalled: 0.35}},
 			ends: "all tasks waited for memory for 35 % of the time, and it fell by 512 MiB a second", least: 7},
-		"the same with much left": {begin: 80, trace: trace{{for_: 10 * time.Second, to: 60, stalled: 0.5, swapIn: 90}}},
+		"the same with much left": {begin: 80, trace: trace{{lasts: 10 * time.Second, to: 60, stalled: 0.5, swapIn: 90}}},
 		"all tasks wait for a moment": {begin: 5,
-			trace: trace{{for_: 5 * time.Second, to: 5}, {for_: guardEvery, to: 4.5, stalled: 1, swapIn: 200},
-				{for_: time.Minute, to: 5}}, warns: true},
+			trace: trace{{lasts: 5 * time.Second, to: 5}, {lasts: guardEvery, to: 4.5, stalled: 1, swapIn: 200},
+				{lasts: time.Minute, to: 5}}, warns: true},
 	} {
 		warned, ended, left := tc.trace.run(spark, tc.begin)
 		if (ended != "") != (tc.ends != "") || !strings.Contains(ended, tc.ends) || left < tc.least {

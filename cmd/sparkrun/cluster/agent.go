@@ -61,6 +61,13 @@ It says by mDNS (_sparkrun._tcp), on the management network alone, that this mac
 there: its name and address, the cluster's id and the fingerprint of its CA; sparkrun
 join finds it by that. UDP port 5353 is shared with avahi. --no-mdns does without.
 
+A machine whose memory, which is the GPU's too, runs out would hang: the memory guard
+ends a job before. It does so with less than --memory-floor available (page cache
+counts as available), where a fall reaches that within 3 s, and where with less than a
+fifth of the memory two of these agree: a fall that reaches it within 10 s, stalls of
+all tasks, reads from swap. The job that holds most goes, the GPU's memory included.
+With --memory-victim service a service goes before a larger job that was there first.
+
 SPARKRUN_LOG=debug says more, as --verbose does. SPARKRUN_NETPLAN_APPLY=PROGRAM
 runs that program in place of netplan apply: for tests on hosts without networkd.`,
 		Example: `  sudo systemctl start sparkrun
