@@ -517,6 +517,20 @@ func TestChanges(t *testing.T) {
 	})
 }
 
+// What a server or a command says is shown, unless it repeats what is sealed.
+func TestSaysNothingSealed(t *testing.T) {
+	e := endpoint{URL: "https://ada:passw0rd@a.example/services/T0000/s3cret?key=q1w2", Headers: []string{"Authorization: Bearer t0ken"}}
+	for line, want := range map[string]string{"no_text": "no_text", "Cannot POST /services/T0000/s3cret": "", "key=q1w2 is bad": "",
+		"who is t0ken": "", "\x1b[2J": "?[2J"} {
+		if got := e.said(line); got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
+	}
+	if got := (endpoint{Command: []string{"mail", "--password=x"}}).said("mail: --password=x: no"); got != "" {
+		t.Error(got)
+	}
+}
+
 // A command has the event on its input and in variables; what it says when it fails is told, and it is ended with all
 // that it began.
 func TestCommand(t *testing.T) {
@@ -545,7 +559,7 @@ func TestCommand(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("time is over"))
 	defer cancel()
 	began := time.Now()
-	err = runCommand(ctx, []string{"/bin/sh", "-c", "sleep 60 & sleep 60"}, nil, nil)
+	err = runCommand(ctx, endpoint{Command: []string{"/bin/sh", "-c", "sleep 60 & sleep 60"}}, nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "time is over") || time.Since(began) > 10*time.Second {
 		t.Errorf("%v after %s", err, time.Since(began))
 	}
