@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/server"
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
+	"github.com/sparkrun/sparkrun/cmd/node/why"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
@@ -215,7 +216,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Node:    m.Node, Boot: boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), CompileDir: cfg.Paths.compiled(), Files: files, DropCache: jobs.DropCache,
 		Filter: cfg.PacketFilter, Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
-		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
+		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
 		AskHead: jobs.AskHead(n.dial), Shim: cfg.Shim, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -292,7 +293,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here})
+	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here, Began: time.Now(),
+		Links: n.survey.Links})
+	looks := why.New(why.Config{
+		Self: m.Node, Host: m.Host, Agent: n.agent, Survey: n.survey, Dial: n.dial, Proc: proc.Here, Groups: proc.GroupsHere,
+		Machine: n.sampler.Now, Jobs: n.ranks.All, Status: n.status.Of,
+	})
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
@@ -322,7 +328,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Everyone: everyone,
 		Clients:  cfg.clients, Bulk: n.models.Handler(), Audit: n.audit, Logger: cfg.Logger,
 	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
-		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.sampler.Calls(), n.gateway.Calls())...)
+		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.sampler.Calls(), looks.Calls(), n.gateway.Calls())...)
 	n.agent.Sweep(n.ranks.Over)
 	return n, nil
 }

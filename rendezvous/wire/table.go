@@ -73,6 +73,8 @@ var (
 		Does: "every node's evidence, in no order"})
 	Doctor = unary[DoctorRequest, DoctorResponse](Row{Name: "doctor", Who: users,
 		Does: "what is wrong in the cluster, and with fix the few repairs that are safe"})
+	Why = unary[WhyRequest, WhyResponse](Row{Name: "why", Who: users,
+		Does: "what is wrong with a job, a service or a machine, the most probable cause first; it takes some seconds"})
 	Netplan = unary[NetplanRequest, NetplanPlan](Row{Name: "netplan", Who: users, To: leader, Asks: true,
 		Does: "what the fabric's addresses shall be, per node"})
 	NetplanApply = stream[NetplanApplyRequest, NetplanProgress](Row{Name: "netplan-apply", Who: users, To: leader,
@@ -177,6 +179,8 @@ var (
 	NodeReport = stream[Empty, Evidence](Row{Name: "report", Who: members, Does: "the node's evidence"})
 	Examine    = unary[ExamineRequest, ExamineResponse](Row{Name: "examine", Who: members,
 		Does: "what the node is, and its part of the checks"})
+	Look = unary[LookRequest, NodeLook](Row{Name: "look", Who: members,
+		Does: "look at yourself and at ranks for two seconds: what they use, what they wait for, their connections"})
 	MendNode = unary[MendRequest, MendResponse](Row{Name: "mend", Who: members,
 		Does: "repairs of the node, on behalf of root"})
 	NetplanRead = unary[Empty, NetplanFacts](Row{Name: "netplan-read", Who: members,

@@ -1,6 +1,9 @@
 package wire
 
 import (
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/usage"
 )
@@ -15,6 +18,10 @@ type NodeUsage struct {
 	ID   launcher.NodeID `json:"id"`
 	Host string          `json:"host"`
 	usage.Machine
+	// Began is when its agent was started: it knows of no change of its ports before. Links are the last ones, the oldest
+	// first, by its clock, which says At now.
+	Began time.Time           `json:"agent_began,omitzero"`
+	Links []envgen.LinkChange `json:"links,omitempty"`
 	// Error says why there is nothing of it.
 	Error string `json:"error,omitempty"`
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/usage"
@@ -20,6 +21,9 @@ type Config struct {
 	Self launcher.NodeID
 	Host string
 	Proc proc.FS
+	// Began is when the agent was started, Links are the last changes of the machine's ports.
+	Began time.Time
+	Links func() []envgen.LinkChange
 }
 
 // Sampler reads the machine.
@@ -35,7 +39,7 @@ func (s *Sampler) Calls() []wire.Call { return wire.Usage.Serve(s.usage) }
 
 func (s *Sampler) usage(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.NodeUsage, error) {
 	now, err := s.Now(ctx)
-	return wire.NodeUsage{ID: s.cfg.Self, Host: s.cfg.Host, Machine: now}, err
+	return wire.NodeUsage{ID: s.cfg.Self, Host: s.cfg.Host, Machine: now, Began: s.cfg.Began, Links: s.cfg.Links()}, err
 }
 
 // Now is what the machine uses, at most a second old. Who asks again and again is somebody who looks.
