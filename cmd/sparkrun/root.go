@@ -85,7 +85,7 @@ func nouns(a *app.App) help.Nouns {
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
 			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), overview.NewStatusCmd(a),
-			overview.NewTopCmd(a),
+			overview.NewTopCmd(a), cluster.NewWebCmd(a),
 			cluster.NewVersionCmd(a), cluster.NewTokenCmd(a), cluster.NewNodeCmd(a), cluster.NewLeaveCmd(a),
 			cluster.NewDownCmd(a), cluster.NewAgentCmd(a), cluster.NewMarkDeadCmd(a), cluster.NewTakeoverCmd(a),
 			cluster.NewRaftCmd(a), notify.NewCmd(a),

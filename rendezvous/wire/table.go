@@ -41,6 +41,8 @@ var (
 		Audit: "notify", Does: "have a webhook called, or a command run, when something happens, or no longer"})
 	TestNotify = unary[NotifyTestRequest, NotifyTestResponse](Row{Name: "notify-test", Who: usersHere, To: leader,
 		Audit: "notify test", Does: "send one of them a test"})
+	OpenWeb = unary[Empty, WebLink](Row{Name: "web", Who: users, Audit: "web",
+		Does: "a link to the page of the machine that is asked: it opens that once, soon, for who asked"})
 	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
 		Does: "the output of a job's ranks, from every node that has some"})
 	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,
