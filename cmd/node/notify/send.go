@@ -64,6 +64,26 @@ func (e endpoint) shown() string {
 	return plain.Cut(plain.Line(text), 190)
 }
 
+// said is a line of an answer or of a command's output, unless it repeats something that is sealed, as servers do with
+// the path that they do not know.
+func (e endpoint) said(line string) string {
+	sealed := slices.Clone(e.Command[min(len(e.Command), 1):])
+	if u, err := url.Parse(e.URL); err == nil {
+		sealed = append(sealed, u.RawQuery, u.User.String())
+		sealed = append(sealed, strings.Split(u.Path, "/")...)
+	}
+	for _, h := range e.Headers {
+		_, value, _ := strings.Cut(h, ":")
+		sealed = append(sealed, strings.Fields(value)...)
+	}
+	for _, s := range sealed {
+		if len(s) >= 4 && strings.Contains(line, s) {
+			return ""
+		}
+	}
+	return plain.Cut(plain.Line(line), 200)
+}
+
 func (e endpoint) equal(o endpoint) bool {
 	return e.URL == o.URL && slices.Equal(e.Headers, o.Headers) && slices.Equal(e.Command, o.Command)
 }
@@ -149,7 +169,7 @@ func (l *Leader) send(ctx context.Context, e endpoint, m Message) error {
 		return err
 	}
 	if len(e.Command) > 0 {
-		return runCommand(ctx, e.Command, m.finished().environment(), body)
+		return runCommand(ctx, e, m.finished().environment(), body)
 	}
 	header, err := e.headers()
 	if err != nil {
@@ -190,8 +210,8 @@ func answered(e endpoint, res *http.Response, answer []byte) error {
 	switch {
 	case code >= 300 && code < 400:
 		f.err = fmt.Errorf("%w: redirects are not followed: add the URL that it leads to", f.err)
-	case line != "":
-		f.err = fmt.Errorf("%w: %s", f.err, plain.Cut(plain.Line(line), 200))
+	case e.said(line) != "":
+		f.err = fmt.Errorf("%w: %s", f.err, e.said(line))
 	}
 	if code >= 500 || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout {
 		f.final = false
@@ -204,7 +224,8 @@ func answered(e endpoint, res *http.Response, answer []byte) error {
 
 // runCommand runs a command as the agent's user, root. It and what it started in its process group are ended when its
 // time is over.
-func runCommand(ctx context.Context, argv, env []string, input []byte) error {
+func runCommand(ctx context.Context, e endpoint, env []string, input []byte) error {
+	argv := e.Command
 	ctx, cancel := context.WithTimeoutCause(ctx, commandWithin, fmt.Errorf("it took longer than %s", commandWithin))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -227,7 +248,7 @@ func runCommand(ctx context.Context, argv, env []string, input []byte) error {
 		return &failed{err: fmt.Errorf("%w: it has to be on every machine that may lead", err), final: true}
 	}
 	err = fmt.Errorf("%s: %w", filepath.Base(argv[0]), err)
-	if line := out.last(); line != "" {
+	if line := e.said(out.last()); line != "" {
 		err = fmt.Errorf("%w: %s", err, line)
 	}
 	return &failed{err: err}
@@ -245,5 +266,5 @@ func (t *tail) Write(p []byte) (int, error) {
 // last is the last line.
 func (t *tail) last() string {
 	text := strings.TrimSpace(string(t.b))
-	return plain.Cut(plain.Line(text[strings.LastIndex(text, "\n")+1:]), 200)
+	return text[strings.LastIndex(text, "\n")+1:]
 }
