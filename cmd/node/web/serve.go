@@ -206,7 +206,7 @@ type tab struct {
 func (w *Web) show(rw http.ResponseWriter, r *http.Request, name string, view view) {
 	defer w.seen.watch()()
 	p := w.page(r, w.seen.first(r.Context(), firstWithin))
-	w.frame(rw, p, name, view.title, whole(view.parts(p)...), http.StatusOK)
+	w.frame(rw, p, name, name, view.title, whole(view.parts(p)...), http.StatusOK)
 }
 
 // whole is the HTML of parts.
@@ -218,9 +218,9 @@ func whole(parts ...part) template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // of our templates
 }
 
-// frame writes a page.
-func (w *Web) frame(rw http.ResponseWriter, p *page, name, title string, body template.HTML, status int) {
-	s := shell{Title: title, View: name, Version: w.cfg.Version, Cluster: p.Status.Cluster, Host: w.cfg.Host,
+// frame writes a page: of a view, or a still one under the tab of one.
+func (w *Web) frame(rw http.ResponseWriter, p *page, name, moves, title string, body template.HTML, status int) {
+	s := shell{Title: title, View: moves, Version: w.cfg.Version, Cluster: p.Status.Cluster, Host: w.cfg.Host,
 		User: p.visit.Of.User.Name, Leave: p.visit.formToken("leave", ""), Body: body}
 	for _, t := range tabs {
 		t.On = t.Path == name || t.Path == "./" && name == "overview" || t.Path == views[name].under

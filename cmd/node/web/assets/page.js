@@ -88,10 +88,12 @@ function open(url, on) {
   start();
 }
 
-open("events?view=" + body.dataset.view + "&" + location.search.slice(1), (name, data) => {
-  say("live", true);
-  if (name === "put") put(data);
-});
+if (body.dataset.view) {
+  open("events?view=" + body.dataset.view + "&" + location.search.slice(1), (name, data) => {
+    say("live", true);
+    if (name === "put") put(data);
+  });
+}
 
 const list = document.getElementById("lines");
 if (list && list.dataset.lines) {
