@@ -127,7 +127,7 @@ func (c *cluster) jobs() (res wire.JobsResponse) {
 				FirstRank: k, Ranks: 1})
 		}
 		if slices.Contains(c.stopped, string(j.Spec.ID)) {
-			j.Outcome = &rendezvous.Outcome{End: "cancelled", At: time.Now(), Cause: "stopped"}
+			j.Outcome = &rendezvous.Outcome{End: rendezvous.Stopped, At: time.Now(), Cause: "stopped"}
 			j.State = rendezvous.State(j.Outcome.End)
 		}
 		return j

@@ -262,9 +262,11 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 				row.State = "done"
 			}
 			if e, known := exits[rank]; known {
-				row.State = "completed"
-				if e.Failed() {
-					row.State, row.Text = "failed", plain.Cut(e.String(), 200)
+				switch row.State, row.Text = "ended", plain.Cut(e.String(), 200); {
+				case !e.Failed():
+					row.State, row.Text = "completed", ""
+				case !e.ByUs:
+					row.State = "failed"
 				}
 			} else if j.Outcome != nil {
 				row.State = "ended"

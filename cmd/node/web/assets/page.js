@@ -53,8 +53,8 @@ function add(html) {
   if (end) list.scrollTop = list.scrollHeight;
 }
 
-// open follows a stream of events, and opens it again when it was lost, until an event says that it is over. What it is told of where
-// it is, it says then.
+// open follows a stream of events, and opens it again when it was lost, until an event says that it is over. It goes on
+// behind the last event that had an id.
 function open(url, on) {
   let heard = Date.now(), es = null, over = false, tries = false, at = "";
   function start() {
