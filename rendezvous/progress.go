@@ -101,8 +101,12 @@ type JobStatus struct {
 	// FabricOnly lists planned hosts that the leader reaches over the fabric only: on the management network they
 	// do not answer.
 	FabricOnly []string `json:"fabric_only,omitempty"`
+	// FabricLost lists planned hosts of which a port has no link now by which the job's ranks meet.
+	FabricLost []string `json:"fabric_lost,omitempty"`
 	// Service is what rank 0's node has last seen of a service; nil: nothing was reported yet.
 	Service *launcher.ServiceSeen `json:"service,omitempty"`
+	// Last is how the generation before ended, while the next one is waited for.
+	Last *Outcome `json:"last,omitempty"`
 	// Line is its place among those that wait for their first nodes, from 1.
 	Line int `json:"line,omitempty"`
 }

@@ -92,10 +92,12 @@ type Config struct {
 	WebPort int
 	// GatewayCert and GatewayKey are the files of its certificate; both empty: it has none.
 	GatewayCert, GatewayKey string
-	// MemoryFloor in bytes: below it the largest job is ended and none taken. nil means
+	// MemoryFloor in bytes: below it, or on the way there, the largest job is ended and none taken. nil means
 	// preflight.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
-	KeepLogs    logs.Keep // of ended jobs' output
+	// ServicesFirst has it end a service before a larger job that was there first.
+	ServicesFirst bool
+	KeepLogs      logs.Keep // of ended jobs' output
 	// guards the ranks' ports (agent.Config.Filter); nil: no filter
 	PacketFilter func(map[launcher.Key]launcher.Filter) error
 	// Members is told how many members this node leads, 0 if it does not lead: its memory grows with them. nil: nobody.

@@ -29,6 +29,7 @@ var leaves = map[string]string{
 	"launcher/durable": "a file is replaced in one way, whoever writes it",
 	"launcher/plain":   "text from elsewhere is made safe for a terminal in one way, whoever shows it",
 	"launcher/proc":    "the kernel's process table is read in one way, whoever asks",
+	"workloads/chart":  "figures are drawn in one way, whoever has some",
 }
 
 // Within a tree a child imports its parent, never the reverse, and siblings do
@@ -65,6 +66,8 @@ var mayImportSibling = map[string]string{
 	"rendezvous/dial -> rendezvous/wire":       "what a member is dialled for is its calls",
 	"cmd/node/jobs -> cmd/node/survey":         "a dry run tells of this node's memory as its survey knows it",
 	"cmd/node/checkup -> cmd/node/survey":      "this node's part of a checkup is what its survey knows",
+	"cmd/node/why -> cmd/node/checkup":         "what inventories show is evaluated as doctor evaluates it",
+	"cmd/node/why -> cmd/node/survey":          "a running job's links are judged as its launch would be",
 	"cmd/node/metrics -> cmd/node/gateway":     "requests, and what is told of them, are the gateway's",
 
 	"cmd/sparkrun -> cmd/node":                    "the program is the command line of a node",
@@ -72,8 +75,8 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/app -> cmd/sparkrun/help":       "a flag's group and whether it is common are said where it is bound",
 	"cmd/sparkrun/apptest -> cmd/node":            "the program is the command line of a node",
 	"cmd/sparkrun/apptest -> cmd/sparkrun/app":    "what all commands share",
+	"cmd/sparkrun/bench -> cmd/sparkrun/app":      "what all commands share",
 	"cmd/sparkrun/cluster -> cmd/node":            "the program is the command line of a node",
-	"cmd/sparkrun/cluster -> cmd/node/checkup":    "a status is evaluated as doctor evaluates it",
 	"cmd/sparkrun/cluster -> cmd/sparkrun/app":    "what all commands share",
 	"cmd/sparkrun/follow -> cmd/node":             "the program is the command line of a node",
 	"cmd/sparkrun/follow -> cmd/sparkrun/app":     "what all commands share",
@@ -95,12 +98,20 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/model -> cmd/sparkrun/help":     "a flag's group and whether it is common are said where it is bound",
 	"cmd/sparkrun/model -> cmd/sparkrun/launch":   "an engine is a workload",
 	"cmd/sparkrun/model -> cmd/sparkrun/pull":     "what machines fetch is shown in one way",
+	"cmd/sparkrun/notify -> cmd/sparkrun/app":     "what all commands share",
 	"cmd/sparkrun/pull -> cmd/sparkrun/app":       "what all commands share",
 	"cmd/sparkrun/network -> cmd/node":            "the program is the command line of a node",
 	"cmd/sparkrun/network -> cmd/node/survey":     "a job's places and variables are previewed as a leader and a node work them out",
 	"cmd/sparkrun/network -> cmd/sparkrun/app":    "what all commands share",
 	"cmd/sparkrun/network -> cmd/sparkrun/follow": "a test's events are read as they are written",
 	"cmd/sparkrun/network -> cmd/sparkrun/launch": "a test of the links is a workload",
+
+	"cmd/sparkrun/job -> cmd/sparkrun/figures":      "what machines and ranks use is put into words in one way",
+	"cmd/sparkrun/overview -> cmd/node/checkup":     "a status is evaluated as doctor evaluates it",
+	"cmd/sparkrun/overview -> cmd/sparkrun/app":     "what all commands share",
+	"cmd/sparkrun/overview -> cmd/sparkrun/figures": "what machines and ranks use is put into words in one way",
+	"cmd/sparkrun/overview -> cmd/sparkrun/follow":  "what is watched is drawn in one way",
+	"cmd/sparkrun/overview -> cmd/sparkrun/job":     "a job's state is told as ps tells it",
 
 	"rendezvous/audit -> rendezvous/lead":          "what the end of a leadership breaks off has no outcome",
 	"rendezvous/audit -> rendezvous/wire":          "a line says whose call it was, and how it ended",

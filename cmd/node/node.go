@@ -24,6 +24,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/cmd/node/web"
+	"github.com/sparkrun/sparkrun/cmd/node/why"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
@@ -31,6 +32,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/preflight"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/shim"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/clone"
@@ -213,12 +215,14 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	smi := usage.OpenSMI(cfg.Logger)
 	n.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
 		Node:    m.Node, Boot: boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), CompileDir: cfg.Paths.compiled(), Files: files, DropCache: jobs.DropCache,
 		Filter: cfg.PacketFilter, Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
-		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
+		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, GPUHeld: smi.Held,
+		Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
 		AskHead: jobs.AskHead(n.dial), Shim: cfg.Shim, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -295,11 +299,19 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here})
+	n.sampler = sampler.New(sampler.Config{
+		Self: m.Node, Host: m.Host, Began: time.Now(), Links: n.survey.Links, SMI: smi,
+		Reader:    usage.NewReader(proc.Here, cfg.Paths.Sysfs, smi, cfg.Paths.State, modelDir),
+		Inventory: inventory, Counters: n.survey, Ranks: n.agent,
+	})
+	looks := why.New(why.Config{
+		Self: m.Node, Host: m.Host, Agent: n.agent, Survey: n.survey, Dial: n.dial, Proc: proc.Here, Groups: proc.GroupsHere,
+		Machine: n.sampler.Now, Jobs: n.ranks.All, Status: n.status.Of,
+	})
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
-		Devices: n.survey, Ranks: n.agent,
+		Sampler: n.sampler, Ranks: n.agent,
 	})
 	n.follower = gateway.NewFollower(gateway.FollowerConfig{
 		Self: m.Node, Host: m.Host, Here: n.toLeader, Leader: n.members.Leader, Leads: &n.leads,
@@ -331,7 +343,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Everyone: everyone,
 		Clients:  cfg.clients, Bulk: n.models.Handler(), Audit: n.audit, Logger: cfg.Logger,
 	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
-		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.sampler.Calls(), n.gateway.Calls(), n.visitors.Calls())...)
+		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.sampler.Calls(), looks.Calls(), n.gateway.Calls(),
+		n.visitors.Calls())...)
 	n.web = web.New(web.Config{
 		Host: m.Host, Version: cfg.Version, Visitors: n.visitors, As: n.server.As, Logger: cfg.Logger,
 	})
@@ -385,6 +398,7 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.ranks.Run(ctx) })
 	g.Go(func() error { return n.models.Run(ctx) })
+	g.Go(func() error { return n.sampler.Run(ctx) })
 	g.Go(func() error { return n.follower.Run(ctx) })
 	g.Go(func() error { return n.gateway.Run(ctx) })
 	g.Go(func() error { return n.web.Run(ctx) })

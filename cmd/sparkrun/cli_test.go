@@ -425,11 +425,11 @@ func TestStatusTable(t *testing.T) {
 	}}
 	code, o, e := cli(t, apptest.Agent(c), "status")
 	want := `cluster 3f2a, no leader
-HOST     ADDRESS    STATE     ROLE                        FABRIC
-spark1   10.0.0.1   ready     leader                      1 of 2 ports up, 200 Gb/s
-spark2   -          away 5m   -                           -
-pi       10.0.0.9   ready     voter, witness (no ranks)   -
-spark3   -          drained   -                           -
+HOST     ADDRESS    STATE     ROLE             GPU   MEMORY   FABRIC
+spark1   10.0.0.1   ready     leader           -     -        1 of 2 ports up, 200 Gb/s
+spark2   -          away 5m   -                -     -        -
+pi       10.0.0.9   ready     voter, witness   -     -        -
+spark3   -          drained   -                -     -        -
 `
 	if diff := cmp.Diff(want, o); diff != "" || code != 0 ||
 		e != "sparkrun: spark3 is drained: job k3x: rank 1 cannot be killed\nsparkrun: no leader: start spark2's agent\n" {

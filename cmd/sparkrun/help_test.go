@@ -138,10 +138,10 @@ func TestOtherToolsWords(t *testing.T) {
 		"upgrade":                                                                   "there is `sparkrun up --upgrade HOST...`",
 		"uninstall":                                                                 "there is `sudo sparkrun node remove --uninstall HOST`",
 		"restart llm":                                                               "there is `sparkrun service restart JOB`",
-		"top":                                                                       "there is `sparkrun ps`",
+		"stats":                                                                     "there is `sparkrun top`",
 		"torchrun t.py":                                                             "did you mean `sparkrun launch torchrun`?",
 		"service start llm":                                                         "unknown command \"start\" for sparkrun service",
-		"ps -o yaml":                                                                "want json or wide",
+		"ps -o xml":                                                                 "want json, yaml or wide",
 		"stop --all train":                                                          "--all and train: give one of them",
 	} {
 		if code, _, errs := cli(t, apptest.Agent(), strings.Fields(line)...); code == 0 || !strings.Contains(errs, want) {
@@ -165,10 +165,12 @@ func TestTyped(t *testing.T) {
 		"exec -t train --rank 1 bash -c x":                                   "exec -t train --rank 1 -- bash -c x",
 		"exec train -- ls -l":                                                "exec train -- ls -l",
 		"ps -a -o json":                                                      "ps -a --json",
-		"status -o wide":                                                     "status",
+		"status -o wide":                                                     "status --wide",
+		"ps -o wide":                                                         "ps",
+		"ps -oyaml":                                                          "ps --json",
 		"fabric --output=json":                                               "fabric --json",
 	} {
-		_, got, err := asTyped(newRootCmd(&app.App{}), strings.Fields(line))
+		_, got, err := asTyped(&app.App{}, newRootCmd(&app.App{}), strings.Fields(line))
 		if text := strings.Join(got, " "); err != nil || text != want {
 			t.Errorf("%s:\n\t%s, %v, want\n\t%s", line, text, err, want)
 		}
@@ -283,7 +285,10 @@ func parses(line string) (found int, problems []error) {
 		found++
 		root := newRootCmd(&app.App{})
 		root.InitDefaultCompletionCmd()
-		cmd, rest, err := root.Find(args[1:])
+		cmd, rest, err := asTyped(&app.App{}, root, args[1:])
+		if err == nil {
+			cmd, rest, err = root.Find(rest)
+		}
 		if err == nil {
 			err = cmd.ParseFlags(rest)
 		}

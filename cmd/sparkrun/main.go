@@ -61,7 +61,7 @@ func run() int {
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		OutTTY: term.IsTerminal(int(os.Stdout.Fd())), ErrTTY: term.IsTerminal(int(os.Stderr.Fd())),
 		Environ: os.Environ(), Getwd: os.Getwd, Version: buildVersion(), Shim: shimProgram,
-		Columns: terminalWidth, Survey: node.Survey, Evidence: node.Evidence, Find: node.Find, BrowseSSH: node.FindSSH,
+		Columns: terminalWidth, Rows: terminalHeight, Survey: node.Survey, Evidence: node.Evidence, Find: node.Find, BrowseSSH: node.FindSSH,
 		DialHere: app.DialAgent, Standalone: node.OpenStandalone, Signals: listen,
 	}
 	a.Dial = a.DialChosen
@@ -74,7 +74,7 @@ func execute(ctx context.Context, a *app.App, args []string) int {
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
-	cmd, args, err := asTyped(root, args)
+	cmd, args, err := asTyped(a, root, args)
 	if err == nil {
 		root.SetArgs(args)
 		cmd, err = root.ExecuteContextC(ctx)
@@ -114,6 +114,12 @@ func terminalWidth() int {
 		return w
 	}
 	return 100
+}
+
+// terminalHeight is that of standard output; 0 where it is no terminal.
+func terminalHeight() int {
+	_, h, _ := term.GetSize(int(os.Stdout.Fd())) //nolint:errcheck // 0, then
+	return h
 }
 
 func buildVersion() string {

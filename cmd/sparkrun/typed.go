@@ -16,7 +16,7 @@ import (
 // asTyped rewrites a command line that is typed as users of other tools do: a server's flags beside the model,
 // a command right behind the job of exec, -o json. A word with one dash that another tool knows is refused, since
 // pflag would take it for several flags.
-func asTyped(root *cobra.Command, args []string) (*cobra.Command, []string, error) {
+func asTyped(a *app.App, root *cobra.Command, args []string) (*cobra.Command, []string, error) {
 	cmd, rest, unknown := root.Find(args)
 	if unknown != nil || cmd == root || len(args) > 0 && strings.HasPrefix(args[0], "__") { // those are the shell's
 		return root, args, nil //nolint:nilerr // the command line is as typed, and cobra says what is unknown
@@ -35,7 +35,7 @@ func asTyped(root *cobra.Command, args []string) (*cobra.Command, []string, erro
 	case cmd.CommandPath() == "sparkrun exec":
 		rest = execCommand(cmd, rest)
 	case cmd.Flags().Lookup("json") != nil && cmd.Flags().ShorthandLookup("o") == nil:
-		if rest, err = format(cmd, rest); err != nil {
+		if rest, err = format(a, cmd, rest); err != nil {
 			return cmd, nil, err
 		}
 	}
@@ -187,8 +187,8 @@ func execCommand(cmd *cobra.Command, words []string) []string {
 	return words
 }
 
-// format takes kubectl's -o json for --json, and -o wide for the table.
-func format(cmd *cobra.Command, words []string) ([]string, error) {
+// format takes kubectl's -o json and -o yaml for --json, and -o wide for --wide, or for the table that there is.
+func format(a *app.App, cmd *cobra.Command, words []string) ([]string, error) {
 	var out []string
 	for len(words) > 0 {
 		kind, n := next(cmd.Flags(), words)
@@ -206,12 +206,13 @@ func format(cmd *cobra.Command, words []string) ([]string, error) {
 		case !long && len(words) > 1:
 			value, n = words[1], valueInNext
 		}
-		switch value {
-		case "json":
-			out = append(out, "--json")
-		case "wide":
-		default:
-			return nil, app.Usagef("-o %s: want json or wide; wide is what is shown anyway", value)
+		switch {
+		case value == "json", value == "yaml":
+			out, a.YAML = append(out, "--json"), value == "yaml"
+		case value == "wide" && cmd.Flags().Lookup("wide") != nil:
+			out = append(out, "--wide")
+		case value != "wide":
+			return nil, app.Usagef("-o %s: want json, yaml or wide", value)
 		}
 		words = words[n:]
 	}

@@ -46,6 +46,15 @@ const (
 	codeMemoryLow = "memory-low"
 	codePageCache = "page-cache"
 	codeSwapUsed  = "swap-used"
+	codeFragments = "memory-fragmented"
+	codeCMA       = "cma-scratch"
+	codeCacheKept = "page-cache-kept"
+	// Of what slows or ends a machine.
+	codeGPUClock    = "gpu-clock"
+	codeGPUThrottle = "gpu-throttled"
+	codeHeat        = "heat"
+	codeBehind      = "load-behind" // of doctor --load alone
+	codeWentOff     = "went-off"
 	// Of the nodes compared with each other.
 	codeClockSkew       = "clock-skew"
 	codeDriverUnequal   = "driver-unequal"
@@ -64,7 +73,7 @@ func Explanations() []envgen.Explanation {
 		out = append(out, envgen.Explanation{Code: e[0], Text: e[1]})
 	}
 	out = append(out, topology.Explanations()...)
-	for _, e := range slices.Concat(ofPackets, ofMachines) {
+	for _, e := range slices.Concat(ofPackets, ofMachines, ofLoads) {
 		out = append(out, envgen.Explanation{Code: e[0], Text: e[1]})
 	}
 	return out
@@ -89,6 +98,9 @@ var (
 		{codeAddressTaken, "another machine answers for an address of this node"},
 		{codePortUnreachable, "a node cannot open a connection to another node's agent"},
 		{codeUntried, "a check that sends packets was not possible"},
+	}
+	ofLoads = [][2]string{
+		{codeBehind, "under the same load a machine reaches less than 0.8 of its peers' median: doctor --load"},
 	}
 	ofMachines = [][2]string{
 		{codeMemlock, "ranks may lock too little memory: RDMA pins what it sends, and NCCL fails to register its " +
@@ -119,6 +131,16 @@ var (
 			"whole machine"},
 		{codePageCache, "the page cache holds much memory, which counts against the GPU on unified memory"},
 		{codeSwapUsed, "memory has been swapped out: jobs on it crawl"},
+		{codeFragments, "much memory is free, in small pieces only: allocations of a GPU and of RDMA need large ones, and a " +
+			"model loads for minutes or not at all"},
+		{codeCMA, "the kernel counts more free CMA memory than it has: it keeps pages for handing over to another kernel " +
+			"(KHO), in which RDMA cannot register buffers once other memory is short"},
+		{codeCacheKept, "the agent has no right to drop the page cache, as it does before a job with a GPU starts"},
+		{codeGPUClock, "a busy GPU runs at less than half of its highest clock: power or firmware holds it back, on a " +
+			"GB10 often until mains is pulled"},
+		{codeGPUThrottle, "a GPU slows itself, as it is too hot or its power supply asks for it"},
+		{codeHeat, "a device is near the temperature at which it slows down or the machine goes off"},
+		{codeWentOff, "the machine went off without a shutdown: mains, heat, a reset or a frozen kernel"},
 		{codeClockSkew, "a node's clock is off from the others': logs are out of order, and by much certificates " +
 			"are refused"},
 		{codeDriverUnequal, "the nodes run different NVIDIA drivers"},

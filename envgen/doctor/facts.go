@@ -39,6 +39,14 @@ type Facts struct {
 	Lingers   *bool `json:"lingers,omitempty"`
 	// PeerMem are the lines that load nvidia-peermem, as file:line.
 	PeerMem []string `json:"peermem,omitempty"`
+	// GPUs are as nvidia-smi has them, where somebody reads them for this machine.
+	GPUs []GPU `json:"gpus,omitempty"`
+	// Heat are the sensors that know a temperature from which on their device ends itself.
+	Heat []Heat `json:"heat,omitempty"`
+	// CacheKept says why the agent may not drop the page cache; empty where it may, and where no agent runs.
+	CacheKept string `json:"cache_kept,omitempty"`
+	// WentOff is set where the boot before this one ended less than a week ago and without a shutdown.
+	WentOff *WentOff `json:"went_off,omitempty"`
 	// Trouble says which facts could not be read.
 	Trouble []string `json:"trouble,omitempty"`
 }
@@ -126,6 +134,37 @@ type Memory struct {
 	Cached   uint64 `json:"cached"`
 	Swap     uint64 `json:"swap"`
 	SwapUsed uint64 `json:"swap_used"`
+	// LargeFree is free in contiguous blocks of 2 MiB or more, by /proc/buddyinfo.
+	LargeFree *uint64 `json:"large_free,omitempty"`
+	// CMA and CMAFree are what is set aside for contiguous allocations, and what the kernel counts as free of it.
+	CMA     *uint64 `json:"cma,omitempty"`
+	CMAFree *uint64 `json:"cma_free,omitempty"`
+}
+
+// GPU is one, at the moment it was looked at.
+type GPU struct {
+	Index   int      `json:"index"`
+	Name    string   `json:"name"`
+	Busy    *float64 `json:"busy,omitempty"` // 0 to 1
+	MHz     *float64 `json:"clock_mhz,omitempty"`
+	MaxMHz  *float64 `json:"clock_max_mhz,omitempty"`
+	Watts   *float64 `json:"watts,omitempty"`
+	Celsius *float64 `json:"celsius,omitempty"`
+	// Throttle are the reasons that slow it, as nvidia-smi names them: hw_thermal_slowdown.
+	Throttle []string `json:"throttle,omitempty"`
+}
+
+// Heat is one sensor.
+type Heat struct {
+	Sensor   string  `json:"sensor"` // nvme Composite
+	Celsius  float64 `json:"celsius"`
+	Critical float64 `json:"critical"` // °C
+}
+
+// WentOff is an end that nothing announced: mains, heat, a reset, a frozen kernel.
+type WentOff struct {
+	Last time.Time `json:"last"`          // the last line of that boot's journal
+	Back time.Time `json:"back,omitzero"` // when this boot began
 }
 
 // Firewall is what the packet filter seems to do: only peers' connections prove it.

@@ -26,9 +26,11 @@ func machines(nodes []Node, shape envgen.Shape) []envgen.Finding {
 			ch.versions()
 			ch.leftovers()
 			ch.models()
+			ch.gpus()
 		}
 		ch.files()
 		ch.resources()
+		ch.power()
 		ch.clock()
 	}
 	ch.compare(nodes)
@@ -289,6 +291,7 @@ func (ch *checker) resources() {
 			fmt.Sprintf("%s has swapped out %s", ch.node.Host, size(m.SwapUsed)),
 			fmt.Sprintf("%s of %s swap in use", size(m.SwapUsed), size(m.Swap)), "sudo swapoff -a")
 	}
+	ch.pages(*m)
 }
 
 func (ch *checker) clock() {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,16 +118,23 @@ func parseDriver(text string) string {
 	return ""
 }
 
-func parseMemory(text string) (*Memory, error) {
-	m, err := proc.ParseMemory(text)
+func parseMemory(meminfo, buddyinfo string) (*Memory, error) {
+	m, err := proc.ParseMemory(meminfo)
 	if err != nil {
 		return nil, err
 	}
 	if m.Available == 0 {
 		return nil, errors.New("meminfo tells no MemAvailable")
 	}
-	return &Memory{Total: uint64(m.Total), Free: uint64(m.Free), Available: uint64(m.Available), Cached: uint64(m.Cached),
-		Swap: uint64(m.Swap), SwapUsed: uint64(m.SwapUsed)}, nil
+	out := &Memory{Total: uint64(m.Total), Free: uint64(m.Free), Available: uint64(m.Available), Cached: uint64(m.Cached),
+		Swap: uint64(m.Swap), SwapUsed: uint64(m.SwapUsed)}
+	if m.CMA != nil && m.CMAFree != nil {
+		out.CMA, out.CMAFree = new(uint64(*m.CMA)), new(uint64(*m.CMAFree))
+	}
+	if n, err := proc.ParseFreeBlocks(buddyinfo, int64(os.Getpagesize()), largeBlock); err == nil {
+		out.LargeFree = new(uint64(n))
+	}
+	return out, nil
 }
 
 // exclusive are file systems that keep state in the memory of the only machine that may mount them.

@@ -111,7 +111,7 @@ func FuzzParsers(f *testing.F) {
 		parseAssignments(text)
 		parseUnit(text, "Service", "LimitMEMLOCK")
 		parseDriver(text)
-		if m, err := parseMemory(text); err == nil && (m.Cached > 1<<63 || m.SwapUsed > m.Swap) {
+		if m, err := parseMemory(text, ""); err == nil && (m.Cached > 1<<63 || m.SwapUsed > m.Swap) {
 			t.Errorf("memory %+v", m)
 		}
 		for _, v := range parseMounts(text) {

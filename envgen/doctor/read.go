@@ -39,6 +39,8 @@ type Config struct {
 	// Synchronised asks the kernel whether the clock is synchronised; nil means
 	// adjtimex.
 	Synchronised func() (bool, error)
+	// Now is the machine's clock; nil means time.Now.
+	Now func() time.Time
 }
 
 // Ask says for whom a node is examined.
@@ -74,6 +76,9 @@ func New(cfg Config) *Reader {
 	if cfg.Synchronised == nil {
 		cfg.Synchronised = synchronised
 	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	return &Reader{cfg}
 }
 
@@ -84,6 +89,8 @@ func (r *Reader) Read(ctx context.Context, ask Ask) Facts {
 	docker, firewall := make(chan Docker, 1), make(chan *Firewall, 1)
 	go func() { docker <- r.docker(ctx) }()
 	go func() { firewall <- r.firewall(ctx) }()
+	off := make(chan *WentOff, 1)
+	go func() { off <- r.wentOff(ctx) }()
 
 	f.OS = parseAssignments(r.text("/etc/os-release"))["PRETTY_NAME"]
 	f.DGX = dgxRelease(parseAssignments(r.text("/etc/dgx-release")))
@@ -103,7 +110,7 @@ func (r *Reader) Read(ctx context.Context, ask Ask) Facts {
 	}
 	f.trouble(r.disks(&f))
 	var err error
-	if f.Memory, err = parseMemory(r.text("/proc/meminfo")); err != nil {
+	if f.Memory, err = parseMemory(r.text("/proc/meminfo"), r.text("/proc/buddyinfo")); err != nil {
 		f.trouble(err)
 	}
 	f.Programs = r.programs(ask.Path, home)
@@ -111,7 +118,8 @@ func (r *Reader) Read(ctx context.Context, ask Ask) Facts {
 	r.models(ctx, ask.User, home, &f)
 	r.logind(&f)
 	f.PeerMem = r.peerMem()
-	f.Docker, f.Firewall = <-docker, <-firewall
+	f.Heat = r.heat()
+	f.Docker, f.Firewall, f.WentOff = <-docker, <-firewall, <-off
 	return f
 }
 

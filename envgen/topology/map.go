@@ -127,15 +127,7 @@ func mapRows(t envgen.Topology, roles bool) []mapRow {
 
 // portName is "port 0", or the slot where the node has several ports of one number.
 func portName(n envgen.TopologyNode, p envgen.PortState) string {
-	if p.Number == nil {
-		return plain.Line(p.Slot)
-	}
-	for _, q := range n.Ports {
-		if q.Slot != p.Slot && q.Number != nil && *q.Number == *p.Number {
-			return plain.Line(p.Slot)
-		}
-	}
-	return fmt.Sprintf("port %d", *p.Number)
+	return plain.Line(envgen.PortName(n.Ports, p))
 }
 
 // deviceWords describes a device as far as its row has room.

@@ -36,8 +36,8 @@ import (
 )
 
 // Config of an Agent. Required are all fields except StateDir, StageDir, CompileDir, Files, Policy,
-// Containers, Secrets, DropCache, Filter, AskHead, Servers, Keep, MemoryFloor and
-// DieWithUs.
+// Containers, Secrets, DropCache, Filter, AskHead, Servers, Keep, MemoryFloor,
+// ServicesFirst, GPUHeld and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -94,6 +94,11 @@ type Config struct {
 	// MemoryFloor, in bytes of MemAvailable. Below it prepare refuses, and the largest
 	// attempt is ended. 0: there is no floor.
 	MemoryFloor int64
+	// ServicesFirst has a service ended before a larger job that is none and was there first.
+	ServicesFirst bool
+	// GPUHeld is what each process holds by the GPU, in bytes by PID, as it was told last: it must not wait. nil, or a
+	// nil map: that is not known, or too old.
+	GPUHeld func() map[int]int64
 	// DieWithUs ends the ranks when this process dies or closes the Agent: the standalone
 	// mode.
 	DieWithUs bool

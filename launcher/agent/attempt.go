@@ -37,6 +37,7 @@ type attempt struct {
 	meeting *meeting // where an MPI job's barriers meet; nil: it has none, or they meet on another node
 
 	restartable atomic.Bool // its ranks may be started again, until it has ended
+	serves      atomic.Bool // it is a service's
 
 	// Only the loop touches what follows.
 	lostUnsaved bool                 // lost differs from what is on disk

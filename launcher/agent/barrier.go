@@ -21,6 +21,7 @@ type meeting struct {
 // meeting.
 func (t *attempt) assign(as *launcher.Assignment) {
 	t.assignment = as
+	t.serves.Store(as != nil && as.Spec.Service != nil)
 	t.restartable.Store(as != nil && as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank))
 	if as != nil && meetsInBarriers(*as) && as.NodeRank == 0 {
 		t.meeting = &meeting{mpi.NewMeeting(as.NodeCount), as.Nodes}

@@ -1,12 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"os"
+	"log/slog"
+	"slices"
+	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
@@ -15,82 +16,96 @@ import (
 
 // The guard keeps a node's ranks from using up its memory. Where CPU and GPU share the
 // memory, one allocation too many can freeze the machine, sshd included, and the kernel's
-// OOM killer neither sees what the GPU holds nor comes in time. So below MemoryFloor the
-// largest attempt is ended, while the machine still answers.
-const (
-	// guardEvery is the time between two checks; reading meminfo takes 20 us.
-	guardEvery = 500 * time.Millisecond
-	// stallTrigger wakes the guard at once when every task waited for memory for 150 ms of
-	// a second (PSI, Documentation/accounting/psi.rst).
-	stallTrigger = "full 150000 1000000"
-	pressureFile = "/proc/pressure/memory"
-	// Below warnAt times the floor a warning is logged, once, until twice that is available
-	// again.
-	warnAt = 2
-)
+// OOM killer neither sees what the GPU holds nor comes in time. So an attempt is ended while
+// the machine still answers: headroom says when, victim which one.
+type guard struct {
+	headroom
+	read    func() (sample, error)
+	busy    func() bool                 // there is something to end
+	changed <-chan struct{}             // busy may have changed
+	end     func(s sample, text string) // returns once the memory is free again
+	logger  *slog.Logger
+	told    time.Time // when a warning was logged last
+}
+
+// tellAgain is the time between two warnings.
+const tellAgain = 10 * time.Minute
 
 // guard watches memory until ctx ends.
 func (a *Agent) guard(ctx context.Context) {
-	w, err := newStallWatch(ctx)
-	if err != nil {
-		a.cfg.Logger.Error("the memory guard is off", "error", err)
-		return
-	}
-	defer w.close()
-	warned := false
 	news := a.subscribe(bell)
 	defer a.unsubscribe(news)
+	g := &guard{headroom: headroom{floor: a.cfg.MemoryFloor}, read: readSample, busy: a.anyStarted, changed: news.more,
+		logger: a.cfg.Logger}
+	g.end = func(s sample, text string) { g.tell(a.endLargest(ctx, s, text)) }
+	g.run(ctx)
+}
+
+func (g *guard) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if !a.anyStarted() { // there is nothing to end
+		if !g.busy() { // nothing wakes an idle agent
+			g.past = nil
 			select {
-			case <-news.more:
+			case <-g.changed:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		stalled := w.wait(guardEvery)
-		m, err := proc.ReadMemory()
-		if err != nil {
-			a.cfg.Logger.Error("the memory guard is off", "error", err)
+		select {
+		case <-time.After(guardEvery):
+		case <-ctx.Done():
 			return
 		}
-		switch near := m.Available < warnAt*a.cfg.MemoryFloor; {
-		case m.Available < a.cfg.MemoryFloor, near && stalled:
-			a.endLargest(ctx, m)
-		case near && !warned:
-			warned = true
-			a.cfg.Logger.Warn("memory is running out", "available", launcher.Size(m.Available), "floor",
-				launcher.Size(a.cfg.MemoryFloor))
-		case m.Available > 2*warnAt*a.cfg.MemoryFloor:
-			warned = false
+		s, err := g.read()
+		if err != nil {
+			g.tell(fmt.Errorf("the memory guard cannot see: %w", err))
+			continue
+		}
+		switch v, text := g.judge(s); v {
+		case ends:
+			g.end(s, text)
+			g.past = nil // what was ended fell
+		case warns:
+			g.tell(fmt.Errorf("this machine has %s", text))
 		}
 	}
 }
 
-// endLargest ends the attempt that holds most memory, if that helps: one that holds less than
-// the floor has not used up the machine.
-func (a *Agent) endLargest(ctx context.Context, m proc.Memory) {
-	key, held := largest(a.usages(), m)
-	if held < a.cfg.MemoryFloor {
-		a.cfg.Logger.Warn("memory is below its floor, and no job here holds much of it", "available",
-			launcher.Size(m.Available), "floor", launcher.Size(a.cfg.MemoryFloor))
-		return
+func (g *guard) tell(problem error) {
+	if problem != nil && time.Since(g.told) >= tellAgain {
+		g.told = time.Now()
+		g.logger.Warn("memory", "error", problem)
 	}
-	client, err := a.reach(ctx, key)
+}
+
+// readSample reads this machine's. A kernel without PSI or swap tells of no stalls.
+func readSample() (sample, error) {
+	m, err := proc.Here.Memory()
+	waited, _ := proc.Here.MemoryPressure()
+	swapped, _ := proc.Here.SwappedIn()
+	return sample{at: time.Now(), total: m.Total, available: m.Available, stalled: waited.Full, swapped: swapped}, err
+}
+
+// endLargest ends the attempt that has to go; text is headroom's. Its error says why nothing was ended.
+func (a *Agent) endLargest(ctx context.Context, s sample, text string) error {
+	all := a.holdersNow(s.total - s.available)
+	v := victim(all, a.cfg.MemoryFloor, a.cfg.ServicesFirst)
+	if v == nil {
+		return fmt.Errorf("this machine has %s: no job here holds much of it", text)
+	}
+	cause := fmt.Sprintf("ended because its machine had %s; it held about %s%s. Give it less memory or more machines; "+
+		"on that machine sparkrun ps and sparkrun top show who holds what", text, v.size(), othersThan(v, all))
+	a.cfg.Logger.Error("end ranks to save the machine", "job", v.key.Job, "had", text, "held", launcher.Size(v.bytes))
+	client, err := a.reach(ctx, v.key)
 	if err == nil {
-		cause := fmt.Sprintf("ended because its machine had %s of memory left, less than the --memory-floor of %s: "+
-			"it held about %s",
-			launcher.Size(m.Available), launcher.Size(a.cfg.MemoryFloor), launcher.Size(held))
-		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "available", launcher.Size(m.Available),
-			"held", launcher.Size(held))
 		err = client.EndFor(ctx, cause)
 	}
 	if err != nil {
-		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "error", err)
-		return
+		return fmt.Errorf("end ranks of job %s to save the machine: %w", v.key.Job, err)
 	}
 	a.guarded.Add(1)
-	a.awaitEnd(ctx, key)
+	a.awaitEnd(ctx, v.key)
+	return nil
 }
 
 // awaitEnd gives an attempt that was ended time to release its memory, so that the next
@@ -127,34 +142,108 @@ func (a *Agent) anyStarted() bool {
 	return false
 }
 
-// usages are the memory and GPU use of each attempt whose ranks may run.
-func (a *Agent) usages() map[launcher.Key]shim.Usage {
-	all := shim.Usages()
+// holder is an attempt with what it holds, in bytes.
+type holder struct {
+	key     launcher.Key
+	bytes   int64 // all of it
+	gpu     int64 // of that by the GPU, as far as the driver tells
+	service bool
+	began   time.Time // its oldest rank that runs
+}
+
+func (h holder) size() string {
+	if h.gpu == 0 {
+		return launcher.Size(h.bytes)
+	}
+	return fmt.Sprintf("%s (%s by the GPU)", launcher.Size(h.bytes), launcher.Size(h.gpu))
+}
+
+// holders are the attempts whose ranks may run, the largest first.
+func (a *Agent) holders(gpu map[int]int64, used int64) []holder {
+	usages := shim.Usages()
+	var all []holder
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	for k := range all {
-		if t := a.attempts[k]; t == nil || t.snapshot().Phase != launcher.PhaseStarted {
-			delete(all, k)
+	for k := range usages {
+		t := a.attempts[k]
+		if t == nil {
+			delete(usages, k)
+			continue
 		}
+		e := t.snapshot()
+		if e.Phase != launcher.PhaseStarted {
+			delete(usages, k)
+			continue
+		}
+		h := holder{key: k, service: t.serves.Load()}
+		for _, r := range e.Ranks {
+			if r.State == launcher.RankRunning && (h.began.IsZero() || r.Time.Before(h.began)) {
+				h.began = r.Time
+			}
+		}
+		all = append(all, h)
+	}
+	a.mu.Unlock()
+	held := heldBy(usages, gpu, used)
+	for i := range all {
+		all[i].bytes = held[all[i].key]
+		for _, pid := range usages[all[i].key].PIDs {
+			all[i].gpu += gpu[pid]
+		}
+	}
+	slices.SortFunc(all, func(x, y holder) int {
+		return cmp.Or(cmp.Compare(y.bytes, x.bytes), strings.Compare(x.key.String(), y.key.String()))
+	})
+	return all
+}
+
+// holdersNow are the holders while memory runs out. What the driver told may be a minute old: it is not believed where
+// more of the used bytes is unseen than it tells of.
+func (a *Agent) holdersNow(used int64) []holder {
+	gpu := a.gpuHeld()
+	all := a.holders(gpu, used)
+	told, unseen := int64(0), used
+	for _, bytes := range gpu {
+		told += bytes
+	}
+	for _, h := range all {
+		unseen -= h.bytes - h.gpu
+	}
+	if unseen-told > told {
+		return a.holders(nil, used)
 	}
 	return all
 }
 
-// largest picks the attempt that holds most.
-func largest(usages map[launcher.Key]shim.Usage, m proc.Memory) (key launcher.Key, held int64) {
-	for k, h := range heldBy(usages, m) {
-		if h > held || h == held && k.String() < key.String() {
-			key, held = k, h
+// victim is the one to end: the largest, or with servicesFirst a service that came after it. nil: none holds as much as
+// the floor, and has used up the machine.
+func victim(all []holder, floor int64, servicesFirst bool) *holder {
+	if len(all) == 0 || all[0].bytes < floor {
+		return nil
+	}
+	for i, h := range all {
+		if servicesFirst && !all[0].service && h.service && h.bytes >= floor && h.began.After(all[0].began) {
+			return &all[i]
 		}
 	}
-	return key, held
+	return &all[0]
 }
 
-// heldBy is how much memory each attempt holds, in bytes. Memory that no process accounts for is the GPU's, and counts
-// for the attempts that have the GPU open: the driver's allocations are in no RSS.
-func heldBy(usages map[launcher.Key]shim.Usage, m proc.Memory) map[launcher.Key]int64 {
-	unseen := m.Total - m.Available
-	users := int64(0)
+// othersThan names the two largest others.
+func othersThan(v *holder, all []holder) string {
+	var b strings.Builder
+	for _, h := range all {
+		if h.key != v.key && h.bytes > 0 && strings.Count(b.String(), ",") < 2 {
+			fmt.Fprintf(&b, ", job %s %s", h.key.Job, h.size())
+		}
+	}
+	return b.String()
+}
+
+// heldBy is how much memory each attempt holds, in bytes, with used bytes of the machine not available. The driver's
+// allocations are in no RSS: they are gpu's, by PID. Where the driver does not tell (nil), memory that no process
+// accounts for is the GPU's, and counts for the attempts that have the GPU open.
+func heldBy(usages map[launcher.Key]shim.Usage, gpu map[int]int64, used int64) map[launcher.Key]int64 {
+	unseen, users := used, int64(0)
 	for _, u := range usages {
 		unseen -= u.Bytes
 		if u.GPU {
@@ -164,11 +253,23 @@ func heldBy(usages map[launcher.Key]shim.Usage, m proc.Memory) map[launcher.Key]
 	all := map[launcher.Key]int64{}
 	for k, u := range usages {
 		all[k] = u.Bytes
-		if u.GPU {
+		switch {
+		case gpu != nil:
+			for _, pid := range u.PIDs {
+				all[k] += gpu[pid]
+			}
+		case u.GPU:
 			all[k] += max(unseen, 0) / users
 		}
 	}
 	return all
+}
+
+func (a *Agent) gpuHeld() map[int]int64 {
+	if a.cfg.GPUHeld == nil {
+		return nil
+	}
+	return a.cfg.GPUHeld()
 }
 
 // Guarded is how many attempts the guard has ended.
@@ -184,68 +285,18 @@ func (a *Agent) Held() map[launcher.Key]int64 {
 	if err != nil {
 		return nil
 	}
-	return heldBy(a.usages(), m)
+	held := map[launcher.Key]int64{}
+	for _, h := range a.holders(a.gpuHeld(), m.Total-m.Available) {
+		held[h.key] = h.bytes
+	}
+	return held
 }
 
 // measured is how much memory an attempt holds now, in bytes; nil: it cannot be told.
 func (a *Agent) measured(k launcher.Key) *int64 {
-	m, err := proc.ReadMemory()
-	if err != nil {
-		return nil
-	}
-	held, found := heldBy(a.usages(), m)[k]
+	held, found := a.Held()[k]
 	if !found {
 		return nil
 	}
 	return &held
-}
-
-// stallWatch waits for the kernel to report that memory stalls all tasks.
-type stallWatch struct {
-	pressure int // -1: this kernel has no PSI
-	wake     *os.File
-	off      func() bool
-	woken    chan struct{} // closed when wake was written to
-}
-
-func newStallWatch(ctx context.Context) (*stallWatch, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("watch memory: %w", err)
-	}
-	w := &stallWatch{pressure: -1, wake: os.NewFile(uintptr(fd), "wake"), woken: make(chan struct{})}
-	w.off = context.AfterFunc(ctx, func() {
-		_, _ = w.wake.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0}) // eventfd(2): a number of eight bytes
-		close(w.woken)
-	})
-	fd, err = unix.Open(pressureFile, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return w, nil //nolint:nilerr // meminfo is enough, half a second later
-	}
-	if _, err := unix.Write(fd, append([]byte(stallTrigger), 0)); err != nil {
-		unix.Close(fd)
-		return w, nil //nolint:nilerr // the same
-	}
-	w.pressure = fd
-	return w, nil
-}
-
-// wait returns after d, at once with a stall, or when ctx ends.
-func (w *stallWatch) wait(d time.Duration) (stalled bool) {
-	fds := []unix.PollFd{
-		{Fd: int32(w.pressure), Events: unix.POLLPRI}, // poll ignores a negative descriptor
-		{Fd: int32(w.wake.Fd()), Events: unix.POLLIN},
-	}
-	n, err := unix.Poll(fds, int(d.Milliseconds()))
-	return err == nil && n > 0 && fds[0].Revents&unix.POLLPRI != 0
-}
-
-func (w *stallWatch) close() {
-	if !w.off() {
-		<-w.woken
-	}
-	w.wake.Close()
-	if w.pressure >= 0 {
-		unix.Close(w.pressure)
-	}
 }

@@ -1,38 +1,67 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-func TestLargestAttempt(t *testing.T) {
-	k := func(job launcher.JobID) launcher.Key { return launcher.Key{Job: job, Generation: 1} }
-	const gib = 1 << 30
-	m := proc.Memory{Total: 128 * gib, Available: 2 * gib}
+func TestHeldBy(t *testing.T) {
+	a, b := launcher.Key{Job: "aaaa", Generation: 1}, launcher.Key{Job: "bbbb", Generation: 1}
+	type held = map[launcher.Key]int64
 	for name, tc := range map[string]struct {
-		usages map[launcher.Key]shim.Usage
-		want   launcher.Key
-		held   int64
+		a, b shim.Usage
+		gpu  map[int]int64
+		want held
 	}{
-		"none": {nil, launcher.Key{}, 0},
-		"by its own memory": {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 3 * gib},
-			k("bbbb"): {Bytes: 5 * gib}}, k("bbbb"), 5 * gib},
-		"by what the GPU holds for it": {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: gib, GPU: true},
-			k("bbbb"): {Bytes: 5 * gib}}, k("aaaa"), 121 * gib},
-		"two share the GPU": {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 2 * gib, GPU: true},
-			k("bbbb"): {GPU: true}}, k("aaaa"), 64 * gib},
-		"shared pages, counted twice": {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 200 * gib, GPU: true}},
-			k("aaaa"), 200 * gib},
-		"the same: the one named first": {map[launcher.Key]shim.Usage{k("bbbb"): {Bytes: gib},
-			k("aaaa"): {Bytes: gib}}, k("aaaa"), gib},
+		"of its own":        {shim.Usage{Bytes: 3 * gib}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 3 * gib, b: 5 * gib}},
+		"and by the GPU":    {shim.Usage{Bytes: gib, GPU: true}, shim.Usage{Bytes: 5 * gib}, nil, held{a: 121 * gib, b: 5 * gib}},
+		"two share the GPU": {shim.Usage{Bytes: 2 * gib, GPU: true}, shim.Usage{GPU: true}, nil, held{a: 64 * gib, b: 62 * gib}},
+		"shared pages, counted twice": {shim.Usage{Bytes: 200 * gib, GPU: true}, shim.Usage{}, nil,
+			held{a: 200 * gib, b: 0}},
+		"as the driver tells": {shim.Usage{Bytes: 2 * gib, GPU: true, PIDs: []int{7, 8}}, shim.Usage{GPU: true, PIDs: []int{9}},
+			map[int]int64{8: 10 * gib, 9: 90 * gib, 10: gib}, held{a: 12 * gib, b: 90 * gib}},
 	} {
-		if got, held := largest(tc.usages, m); got != tc.want || held != tc.held {
-			t.Errorf("%s: %s with %s, want %s with %s", name, got, launcher.Size(held), tc.want, launcher.Size(tc.held))
+		if diff := cmp.Diff(tc.want, heldBy(map[launcher.Key]shim.Usage{a: tc.a, b: tc.b}, tc.gpu, 126*gib)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestVictim(t *testing.T) {
+	at := func(minute int) time.Time { return time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC) }
+	job := holder{key: launcher.Key{Job: "job"}, bytes: 60 * gib, began: at(5)}
+	later := holder{key: launcher.Key{Job: "later"}, bytes: 40 * gib, service: true, began: at(6)}
+	small := holder{key: launcher.Key{Job: "small"}, bytes: 2 * gib, service: true, began: at(7)}
+	earlier := holder{key: launcher.Key{Job: "earlier"}, bytes: 50 * gib, service: true, began: at(4)}
+	for name, tc := range map[string]struct {
+		all           []holder
+		servicesFirst bool
+		want          launcher.JobID
+	}{
+		"nobody":                          {},
+		"nobody who holds much":           {all: []holder{small}, servicesFirst: true},
+		"the largest":                     {all: []holder{job, earlier, later, small}, want: "job"},
+		"a service that came later":       {[]holder{job, earlier, later, small}, true, "later"},
+		"no service that was there first": {[]holder{job, earlier, small}, true, "job"},
+		"the largest is a service":        {[]holder{earlier, later}, true, "earlier"},
+	} {
+		var got launcher.JobID
+		if v := victim(tc.all, 3*gib, tc.servicesFirst); v != nil {
+			got = v.key.Job
+		}
+		if got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }
@@ -46,17 +75,23 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	n.launch(small)
 	// tail keeps what it reads until the newline that never comes.
 	n.launch(n.as("(head -c 100000000 /dev/zero; witness; exec sleep 1000) | tail -n 1"))
-	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.usages()[key].Bytes > 90e6 })
-	n.a.endLargest(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20})
+	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.Held()[key] > 90e6 })
+	// A tale of the driver from before the memory was taken is not believed.
+	rank := n.entry(small.Key).Ranks[0].PID
+	n.a.cfg.GPUHeld = func() map[int]int64 { return map[int]int64{rank: 300 << 20} }
+	must(t, n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "1 MiB of memory left"))
 	ev := n.hear(launcher.Exited)
-	if ev.Key != key || ev.Exit.ByUs || !ev.Exit.Failed() ||
-		!strings.Contains(ev.Exit.String(), "less than the --memory-floor of 48 MiB") {
-		t.Errorf("%s: exit %+v", ev.Key, ev.Exit)
+	for _, want := range []string{"had 1 MiB of memory left; it held about ", ", job small23456 ", "sparkrun ps"} {
+		if ev.Key != key || ev.Exit.ByUs || !ev.Exit.Failed() || !strings.Contains(ev.Exit.String(), want) {
+			t.Errorf("%s: exit %+v, want %q", ev.Key, ev.Exit, want)
+		}
 	}
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {
 		t.Errorf("the guard went on before its attempt had ended: %s", e.Phase)
 	}
-	n.a.endLargest(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20}) // the small one holds less than the floor
+	if n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "") == nil { // the small one holds less than the floor
+		t.Error("a job that held little was ended")
+	}
 	must(t, n.a.Signal(n.ctx, small.Key, 0, syscall.SIGCONT))
 	n.pass(0)
 	if ev := n.hear(launcher.Exited); ev.Exit.Failed() {
@@ -75,4 +110,52 @@ func TestGuardWatches(t *testing.T) {
 	if ev := n.hear(launcher.Exited); ev.Exit.Failed() {
 		t.Errorf("exit %+v", ev.Exit)
 	}
+}
+
+// While ranks run the guard looks each half second, also after a look that failed; it ends once what it ends has time to
+// go, and warns each ten minutes at most. Without ranks it does not look.
+func TestGuardLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ended []string
+		var log strings.Builder
+		began, looks, busy, left := time.Now(), 0, true, int64(5*gib)
+		changed := make(chan struct{}, 1)
+		g := &guard{headroom: headroom{floor: 3 * gib}, changed: changed, busy: func() bool { return busy },
+			logger: slog.New(slog.NewTextHandler(&log, nil)),
+			read: func() (sample, error) {
+				looks++
+				if looks == 2 {
+					return sample{}, errors.New("no file")
+				}
+				return sample{at: time.Now(), total: 120 * gib, available: left}, nil
+			},
+			end: func(s sample, text string) {
+				ended = append(ended, text)
+				time.Sleep(2 * time.Second)
+				left = 100 * gib
+			}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go g.run(ctx)
+		step := func(d time.Duration, wantLooks, wantEnded int) {
+			t.Helper()
+			looks, ended = 0, nil
+			time.Sleep(d)
+			synctest.Wait()
+			if looks != wantLooks || len(ended) != wantEnded {
+				t.Errorf("after %s: %d looks, ended %q, want %d and %d", time.Since(began), looks, ended, wantLooks, wantEnded)
+			}
+		}
+		step(5*time.Second+time.Millisecond, 10, 0)
+		if n := strings.Count(log.String(), "\n"); n != 1 {
+			t.Errorf("%d lines in the log: %s", n, log.String())
+		}
+		left = 2 * gib
+		step(3*time.Second, 2, 1)
+		busy = false
+		step(time.Hour, 1, 0)
+		busy = true
+		changed <- struct{}{}
+		step(time.Second, 2, 0)
+	})
 }

@@ -12,6 +12,7 @@ import (
 type Usage struct {
 	Bytes int64 // anonymous and shared memory in RAM; pages shared by two count twice
 	GPU   bool  // one of them has an NVIDIA GPU open
+	PIDs  []int
 }
 
 // Usages finds the attempts of this machine by SPARKRUN_GANG in the initial environment of
@@ -39,6 +40,7 @@ func Usages() map[launcher.Key]Usage {
 			continue
 		}
 		u := all[key]
+		u.PIDs = append(u.PIDs, p.PID)
 		u.Bytes += proc.Here.Resident(p.PID)
 		u.GPU = u.GPU || proc.Here.Opens(p.PID, isGPU)
 		all[key] = u

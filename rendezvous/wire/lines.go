@@ -44,6 +44,7 @@ type JobLine struct {
 	AgainAt   *time.Time           `json:"again_at"`
 
 	FabricOnly []string `json:"fabric_only"`
+	FabricLost []string `json:"fabric_lost"`
 }
 
 // face are all jobs, for the JSON face.
@@ -63,6 +64,7 @@ func (r JobsResponse) Line(j rendezvous.JobStatus) JobLine {
 		AwaySince: map[string]time.Time{}, Suspended: append([]string{}, j.Suspended...),
 	}
 	l.FabricOnly, l.AgainAt = append([]string{}, j.FabricOnly...), j.AgainAt
+	l.FabricLost = append([]string{}, j.FabricLost...)
 	maps.Copy(l.AwaySince, j.AwaySince)
 	l.Attempt, l.Attempts = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
 	l.Line, l.Generation = j.Line, j.Plan.Generation

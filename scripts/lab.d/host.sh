@@ -25,6 +25,16 @@ disk_make() {
 	done
 }
 
+# gpus_make: what /proc would have of NVIDIA's driver, and the tool that tells of it.
+gpus_make() {
+	local host
+	cp "$HERE/lab.d/standin-nvidia-smi" "$DIR/bin/nvidia-smi"
+	for host in "${HOSTS[@]}"; do
+		mkdir -p "$DIR/hosts/$host/driver/nvidia/gpus/000f:01:00.0"
+		echo util=0 >"$DIR/hosts/$host/gpu"
+	done
+}
+
 # boot NAME...: start the keepers of namespaces and wait until each has said
 # that its host's view is made. Sets no links.
 boot() {

@@ -46,7 +46,7 @@ cmd_up() {
 	local nodes="" binary="" named="" share shares=()
 	[[ $LAB == lab ]] || named="LAB=$LAB "
 	SECONDS=0 # not local: that takes its meaning away
-	TOPOLOGY=switch AGENTS=yes ADDRESSES=yes
+	TOPOLOGY=switch AGENTS=yes ADDRESSES=yes GPU=no
 	while (($#)); do
 		case $1 in
 		--nodes | --topology | --binary | --share)
@@ -61,6 +61,7 @@ cmd_up() {
 			;;
 		--no-agent) AGENTS=no && shift ;;
 		--no-addresses) ADDRESSES=no && shift ;;
+		--gpu) GPU=yes && shift ;;
 		*) usage "up: what is '$1'?" ;;
 		esac
 	done
@@ -127,6 +128,7 @@ hosts_make() { # hosts_make SHARE...
 	local switch=$!
 	sysfs_skeleton
 	disk_make "${HOSTS[@]}"
+	[[ $GPU == no ]] || gpus_make
 	wait $switch
 	switch_up
 	plugs_write

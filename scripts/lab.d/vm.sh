@@ -209,6 +209,7 @@ vm_boot() { # vm_boot HOST: returns when qemu has all it needs and the guest beg
 		-append "root=/dev/vda rw console=ttyS0 quiet audit=0 no_timer_check systemd.hostname=$host systemd.machine_id=5a52${id:0:28}" \
 		-drive "file=$me/disk.qcow2,if=virtio,format=qcow2,cache=unsafe" \
 		-drive "file=$me/seed.tar,if=virtio,format=raw,readonly=on" \
+		-device virtio-balloon-pci,deflate-on-oom=on \
 		-rtc "base=${SPARKRUN_LAB_CLOCK:-utc}" -device virtio-rng-pci -serial "file:$me/console.log" \
 		-chardev "pipe,id=monitor,path=$me/monitor" -mon chardev=monitor \
 		-device pcie-root-port,id=twin0,chassis=1 -device pcie-root-port,id=twin1,chassis=2 \

@@ -218,13 +218,15 @@ func (l *Leader) ownService(c wire.Caller, text string) (launcher.JobID, error) 
 }
 
 // jobs lists them once this node has proven that it still leads; for each it says which
-// of its machines the management network does not reach.
+// of its machines the management network does not reach, and which have lost the fabric.
 func (l *Leader) jobs(ctx context.Context, c wire.Caller, r wire.JobsRequest) (wire.JobsResponse, error) {
 	if err := l.cfg.Failover.Raft().Verify(ctx); err != nil {
 		return wire.JobsResponse{}, err
 	}
 	all := slices.DeleteFunc(l.cfg.Brain.Jobs(), func(j rendezvous.JobStatus) bool { return !r.Wants(j) })
 	markFabricOnly(all, l.cfg.FabricOnly())
+	roster, _ := l.cfg.Brain.Roster()
+	markFabricLost(all, roster)
 	return wire.JobsResponse{Jobs: all, User: c.User.Name}, nil
 }
 
@@ -233,6 +235,19 @@ func markFabricOnly(all []rendezvous.JobStatus, hosts []string) {
 		for _, p := range j.Plan.Nodes {
 			if j.Outcome == nil && slices.Contains(hosts, p.Host) {
 				all[i].FabricOnly = append(all[i].FabricOnly, p.Host)
+			}
+		}
+	}
+}
+
+// markFabricLost says of which machines a port has no link by which the job's ranks meet. Of one that does not answer
+// nothing is known.
+func markFabricLost(all []rendezvous.JobStatus, roster rendezvous.Roster) {
+	for i, j := range all {
+		for _, p := range j.Plan.Nodes {
+			k := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.ID == p.Node })
+			if j.Outcome == nil && k >= 0 && roster[k].Ready && len(p.Entry.Down(roster[k].Inventory)) > 0 {
+				all[i].FabricLost = append(all[i].FabricLost, p.Host)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,8 @@ const (
 	countEvery = 10 * time.Second
 	// countKept readings are kept: what is told is the increase over the last minute.
 	countKept = 7
+	// linksKept changes of ports are kept: enough for hours of a cable that comes and goes each few minutes.
+	linksKept = 64
 )
 
 // Config of a survey.
@@ -61,8 +64,9 @@ type Survey struct {
 	warned string // the last warning about --fabric-port
 
 	mu       sync.Mutex
-	heard    *envgen.Cabling  // the probe's last answer, part of the inventory; nil before the first
-	readings []fabric.Reading // of the devices' counters, oldest first
+	heard    *envgen.Cabling     // the probe's last answer, part of the inventory; nil before the first
+	readings []fabric.Reading    // of the devices' counters, oldest first
+	links    []envgen.LinkChange // oldest first
 }
 
 // Open begins with what has been read already.
@@ -118,7 +122,16 @@ func (s *Survey) tell(inv envgen.Inventory) {
 		c.Pulled = inv.PulledSince(s.Inventory.Load().Cabling)
 		inv = inv.WithCabling(c)
 	}
+	s.links = append(s.links, envgen.LinkChanges(s.Inventory.Load(), inv, time.Now())...)
+	s.links = s.links[max(0, len(s.links)-linksKept):]
 	s.Inventory.Store(inv)
+}
+
+// Links are the last changes of this node's ports, oldest first.
+func (s *Survey) Links() []envgen.LinkChange {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.links)
 }
 
 // warnOfPorts logs once which ports of --fabric-port do not exist. Only surveyed calls

@@ -2,6 +2,7 @@ package survey
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/sparkrun/sparkrun/envgen"
@@ -15,7 +16,7 @@ func TestCablingJoinsTheInventory(t *testing.T) {
 		t.Fatal(err)
 	}
 	with := func(carrier bool) envgen.Inventory {
-		return envgen.Inventory{Host: "spark1", NICs: []envgen.NIC{{Name: "enp1s0f0np0", Up: true, Carrier: &carrier}}}
+		return envgen.Inventory{Host: "spark1", Devices: []envgen.HCA{{Name: "rocep1s0f0", Netdev: "enp1s0f0np0", LinkLayer: envgen.LayerEthernet}}, NICs: []envgen.NIC{{Name: "enp1s0f0np0", Up: true, Carrier: &carrier}}}
 	}
 	heard := envgen.Cabling{Probed: []string{"enp1s0f0np0"}, Sightings: []envgen.Sighting{{NIC: "enp1s0f0np0", Peer: envgen.Neighbour{Node: "n2"}}}}
 	sees := func(when string, want int) {
@@ -48,5 +49,12 @@ func TestCablingJoinsTheInventory(t *testing.T) {
 	sees("plugged in again", 1)
 	if inv := s.Inventory.Load(); len(inv.Cabling.Pulled) != 0 {
 		t.Errorf("plugged in again, and still called pulled: %+v", inv.Cabling.Pulled)
+	}
+	var told []string
+	for _, c := range s.Links() {
+		told = append(told, c.Text)
+	}
+	if want := []string{"is there", "lost its link", "has a link"}; !slices.Equal(told, want) {
+		t.Errorf("of its port it tells %q, want %q", told, want)
 	}
 }

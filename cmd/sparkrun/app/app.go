@@ -5,8 +5,10 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
@@ -34,9 +37,13 @@ type App struct {
 	Version        string
 	Shim           []byte // the shim's program, for the agent; nil: none was built in
 
-	// Columns gives the terminal's width; evidence and survey read this machine where no
+	// YAML: what is printed for programs is YAML, by -o yaml.
+	YAML bool
+
+	// Columns gives the terminal's width, Rows its height (nil or 0: not known); evidence and survey read this machine where no
 	// agent runs.
 	Columns  func() int
+	Rows     func() int
 	Survey   func(context.Context) (envgen.Inventory, error)
 	Evidence func(context.Context, func(wire.Evidence) error) error
 
@@ -143,17 +150,75 @@ func (a *App) Getenv(name string) (string, bool) {
 
 // Table prints rows in columns.
 func (a *App) Table(rows [][]string) error {
-	w := tabwriter.NewWriter(a.Out, 0, 0, 3, ' ', 0)
+	_, err := io.WriteString(a.Out, TableText(rows))
+	return err
+}
+
+// TableText are rows in columns.
+func TableText(rows [][]string) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	for _, r := range rows {
 		fmt.Fprintln(w, strings.Join(r, "\t"))
 	}
-	return w.Flush()
+	w.Flush() //nolint:errcheck // memory takes all
+	return b.String()
 }
 
-// Object prints one JSON value, indented for people as jq would.
+// Height is the terminal's; 0: not known.
+func (a *App) Height() int {
+	if a.Rows == nil {
+		return 0
+	}
+	return a.Rows()
+}
+
+// Object prints one JSON value, indented for people as jq would, or as YAML.
 func (a *App) Object(v any) error {
-	enc := json.NewEncoder(a.Out)
+	text, err := a.ObjectText(v)
+	if err == nil {
+		_, err = io.WriteString(a.Out, text)
+	}
+	return err
+}
+
+// ObjectText is what Object prints.
+func (a *App) ObjectText(v any) (string, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil || !a.YAML {
+		return b.String(), err
+	}
+	var n yaml.Node // JSON is YAML, so that keys and their order are the same
+	if err := yaml.Unmarshal(b.Bytes(), &n); err != nil {
+		return "", err
+	}
+	inBlocks(&n)
+	b.Reset()
+	y := yaml.NewEncoder(&b)
+	y.SetIndent(2) //nolint:mnd // as kubectl
+	err := y.Encode(&n)
+	return b.String(), err
+}
+
+// inBlocks takes JSON's braces and quotes away where YAML needs none.
+func inBlocks(n *yaml.Node) {
+	n.Style = 0
+	for _, c := range n.Content {
+		inBlocks(c)
+	}
+}
+
+// WriteFile writes to a file, or to standard output where the name is "-".
+func (a *App) WriteFile(name string, content []byte) error {
+	if name == "-" {
+		_, err := a.Out.Write(content)
+		return err
+	}
+	if err := os.WriteFile(name, content, 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", name, errors.Unwrap(err))
+	}
+	return nil
 }

@@ -22,12 +22,15 @@ type agentOptions struct {
 	management              string
 	fabricPorts             []string
 	memoryFloor             *int64
+	victim                  string
 	keep                    logs.Keep
 	unfiltered              bool
 	silent                  bool
 	gateway, web            int
 	gatewayCert, gatewayKey string
 }
+
+const victimService = "service" // of --memory-victim
 
 // NewAgentCmd makes `sparkrun agent`.
 func NewAgentCmd(a *app.App) *cobra.Command {
@@ -73,7 +76,9 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 		},
 	}
 	cmd.Flags().Var(app.Amount{N: &floor}, "memory-floor",
-		"with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
+		"with less memory available end the largest job here, and take none; 0: never (default: 2.5%, at least 1GiB)")
+	cmd.Flags().Var(app.Choice{V: &opts.victim, Words: []string{"largest", victimService}}, "memory-victim",
+		"which one: with service, a service goes before a larger job that was there first (default: largest)")
 	cmd.Flags().Var(app.Positive{N: &opts.keep.Jobs}, "keep-logs",
 		"keep the output, and the --stage files, of so many jobs on this machine (default: 200)")
 	cmd.Flags().Var(app.Span{D: &opts.keep.For}, "keep-logs-for", "keep a job's output for so long (default: for ever)")
@@ -167,7 +172,8 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 	c := nodeConfig(a, node.Config{
 		PacketFilter: guard, Announce: !o.silent, Members: members,
 		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
-		GatewayPort: o.gateway, GatewayCert: o.gatewayCert, GatewayKey: o.gatewayKey, WebPort: o.web, Requests: requests,
+		ServicesFirst: o.victim == victimService,
+		GatewayPort:   o.gateway, GatewayCert: o.gatewayCert, GatewayKey: o.gatewayKey, WebPort: o.web, Requests: requests,
 		Supervise: supervise(a, log), Shim: a.Shim, Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {

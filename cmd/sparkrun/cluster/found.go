@@ -16,6 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 )
 
 // maxShown bounds how much of what was found is shown: anybody on the network can
@@ -199,4 +200,12 @@ func flagsGiven(fs *pflag.FlagSet) []string {
 		}
 	})
 	return out
+}
+
+// joinAddr leaves out the default port.
+func joinAddr(a netip.AddrPort) string {
+	if a.Port() == membership.DefaultRPCPort {
+		return a.Addr().String()
+	}
+	return a.String()
 }

@@ -1,3 +1,7 @@
+// Package cluster decides what a person types about the cluster: who is in it, how
+// machines join and leave, its record, and this machine's agent.
+//
+// It must not know jobs.
 package cluster
 
 import (

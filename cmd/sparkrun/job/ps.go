@@ -62,6 +62,7 @@ all of this is.
   away_since since when each of away does not answer
   fabric_only those of hosts that the leader reaches over the fabric alone: who asks
              there on the management network is not answered
+  fabric_lost those of hosts of which a port has no link now by which the ranks meet
   again_at   when its next attempt is due, while it is restarting; else null
   service    null but for a service: url (null while not known), model, state (the job's,
              or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
@@ -151,39 +152,44 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 		rows[0] = append(rows[0], "URL", "TOKENS/S")
 	}
 	for _, l := range lines {
-		exit, state := "-", l.State.Text()
-		if l.Service != nil && l.ExitCode == nil {
-			state = rendezvous.State(l.Service.State).Text()
-		}
-		state += againText(l.AgainAt, now)
-		if len(l.Suspended) > 0 {
-			state += " (suspended)"
-		}
+		exit := "-"
 		if l.ExitCode != nil {
 			exit = strconv.Itoa(*l.ExitCode)
 		}
-		if l.Line > 0 {
-			state += fmt.Sprintf(" (number %d in the queue)", l.Line)
-		}
-		if l.Stage != nil {
-			state += " (--" + *l.Stage + ")"
-		}
-		if l.Attempts > 1 {
-			state += fmt.Sprintf(" (attempt %d of %d)", l.Attempt, l.Attempts)
-		}
-		state += whereText(l, now)
 		workload := l.Workload
 		if l.Image != nil {
 			workload += " (" + *l.Image + ")"
 		}
-		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), state,
+		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), StateText(l, now),
 			app.Age(now.Sub(l.Planned)), exit}
 		if serving {
-			row = append(row, urlText(l.Service), rateText(l.Service))
+			row = append(row, urlText(l.Service), RateText(l.Service))
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// StateText is the state of a job, or of a service, with what else one has to know of it.
+func StateText(l wire.JobLine, now time.Time) string {
+	state := l.State.Text()
+	if l.Service != nil && l.ExitCode == nil {
+		state = rendezvous.State(l.Service.State).Text()
+	}
+	state += againText(l.AgainAt, now)
+	if len(l.Suspended) > 0 {
+		state += " (suspended)"
+	}
+	if l.Line > 0 {
+		state += fmt.Sprintf(" (number %d in the queue)", l.Line)
+	}
+	if l.Stage != nil {
+		state += " (--" + *l.Stage + ")"
+	}
+	if l.Attempts > 1 {
+		state += fmt.Sprintf(" (attempt %d of %d)", l.Attempt, l.Attempts)
+	}
+	return state + whereText(l, now)
 }
 
 // againText says when a job starts again.
@@ -194,13 +200,16 @@ func againText(at *time.Time, now time.Time) string {
 	return " in " + app.Age(at.Sub(now).Round(time.Second))
 }
 
-// whereText says which of a job's machines do not answer, or do not answer on management.
+// whereText says which of a job's machines do not answer, do not answer on management, or have lost the fabric.
 func whereText(l wire.JobLine, now time.Time) (text string) {
 	if len(l.Away) > 0 {
 		text = " (" + app.Hosts(l.Away) + " away" + awayText(l, now) + ")"
 	}
 	if len(l.FabricOnly) > 0 {
 		text += " (" + app.Hosts(l.FabricOnly) + " by fabric only)"
+	}
+	if len(l.FabricLost) > 0 {
+		text += " (fabric of " + app.Hosts(l.FabricLost) + " lost)"
 	}
 	return text
 }

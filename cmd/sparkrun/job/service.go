@@ -37,7 +37,8 @@ func urlText(l *wire.ServiceLine) string {
 	return *l.URL
 }
 
-func rateText(l *wire.ServiceLine) string {
+// RateText is how many tokens a second a service generates.
+func RateText(l *wire.ServiceLine) string {
 	if l == nil || l.Rate == nil {
 		return "-"
 	}
@@ -63,7 +64,7 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 		text += ": " + l.Text
 	}
 	if l.Rate != nil && l.Running != nil {
-		text += fmt.Sprintf("; %s tokens/s, requests: %d", rateText(l), *l.Running)
+		text += fmt.Sprintf("; %s tokens/s, requests: %d", RateText(l), *l.Running)
 	}
 	out := []string{text}
 	for _, step := range nextSteps(j, now) {

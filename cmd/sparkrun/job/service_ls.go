@@ -43,9 +43,9 @@ a name: of the same model).
   AUTO       whether it comes back after all its machines were off
 
 --json prints an array of objects: job_id, name, user, hosts, those of "service" in
-ps --json, and as there away, away_since, fabric_only, again_at, cause and ended; and
-gateway, null if it is not known: what gateway stats --json counts, of its model, of all
-machines but those in missing.`,
+ps --json, and as there away, away_since, fabric_only, fabric_lost, again_at, cause and
+ended; and gateway, null if it is not known: what gateway stats --json counts, of its
+model, of all machines but those in missing.`,
 		Example: `  sparkrun service ls
   sparkrun service ls --json | jq '.[] | select(.state != "ready") | .name'`,
 		Args: app.Takes(0, ""),
@@ -65,6 +65,7 @@ type listedService struct {
 	Away       []string             `json:"away"`
 	AwaySince  map[string]time.Time `json:"away_since"`
 	FabricOnly []string             `json:"fabric_only"`
+	FabricLost []string             `json:"fabric_lost"`
 	AgainAt    *time.Time           `json:"again_at"`
 	Cause      *string              `json:"cause"`
 	Ended      *time.Time           `json:"ended"`
@@ -98,7 +99,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		for _, j := range services {
 			l := res.Line(j)
 			listed = append(listed, listedService{string(j.Spec.ID), j.Spec.Name, j.Spec.User, l.Hosts,
-				*wire.NewServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.AgainAt, l.Cause, l.Ended,
+				*wire.NewServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.FabricLost, l.AgainAt, l.Cause, l.Ended,
 				counts.of(j, now)})
 		}
 		return a.Object(listed)
@@ -116,7 +117,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		}
 		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"),
 			cmp.Or(app.Hosts(j.MainHosts()), "-"), urlText(l),
-			state, rateText(l), counts.of(j, now).text(), memoryText(l), j.RestartsText(now), autostart})
+			state, RateText(l), counts.of(j, now).text(), memoryText(l), j.RestartsText(now), autostart})
 	}
 	if err := a.Table(rows); err != nil {
 		return err

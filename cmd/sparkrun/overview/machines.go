@@ -1,0 +1,275 @@
+package overview
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/figures"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// text is the whole picture. Where width and height are not 0 it is cut to them.
+func (s *seen) text(o options, width, height int) string {
+	var b strings.Builder
+	leader := "leader " + s.status.Leader
+	if s.status.Leader == "" {
+		leader = "no leader"
+		if !s.status.Heard.IsZero() {
+			leader += " for " + app.Age(s.now.Sub(s.status.Heard))
+		}
+	}
+	if s.status.Epoch > 1 { // there was a take-over
+		leader += fmt.Sprintf(", epoch %d", s.status.Epoch)
+	}
+	fmt.Fprintf(&b, "cluster %s, %s", s.status.Cluster, leader)
+	if o.watch {
+		b.WriteString(", " + s.now.Format(time.TimeOnly))
+	}
+	b.WriteString("\n")
+	running := s.jobRows()
+	if o.ranks {
+		running = s.rankRows()
+	}
+	machines := s.status.Nodes
+	spare := 0 // lines for what runs
+	if height > 0 {
+		const around = 4 // the first line, two headings, an empty line
+		high := max(height-around, 2)
+		spare = max(high-len(machines), high/2)
+		if hidden := len(machines) - (high - min(spare, len(running))); hidden > 0 {
+			machines = worstFirst(machines, s)[:max(len(machines)-hidden-1, 1)] // and a line that says how many more
+		}
+	} else if !o.ranks {
+		spare = someJobs
+	}
+	b.WriteString(app.TableText(fit(s.machineRows(machines, o.wide), width)))
+	if left := len(s.status.Nodes) - len(machines); left > 0 {
+		fmt.Fprintf(&b, "... and %d more\n", left)
+	}
+	if len(running) > 1 {
+		left := 0
+		if spare > 0 && len(running)-1 > spare {
+			left = len(running) - spare
+			running = running[:spare]
+		}
+		b.WriteString("\n" + app.TableText(fit(running, width)))
+		if left > 0 {
+			fmt.Fprintf(&b, "... and %d more: sparkrun ps\n", left)
+		}
+	}
+	return b.String()
+}
+
+// someJobs are shown where nothing says how many lines there is room for; ps has all.
+const someJobs = 12
+
+// worstFirst moves those to the top that something is wrong with: there is no room for all.
+func worstFirst(nodes []wire.NodeStatus, s *seen) []wire.NodeStatus {
+	order := func(n wire.NodeStatus) int {
+		switch {
+		case n.State != "ready" || n.FabricOnly:
+			return 0
+		case s.tallies[n.Host].Errors > 0:
+			return 1
+		}
+		return 2
+	}
+	nodes = slices.Clone(nodes)
+	slices.SortStableFunc(nodes, func(a, b wire.NodeStatus) int { return order(a) - order(b) })
+	return nodes
+}
+
+// leftOut are the columns that a narrow terminal has no room for, the first one first.
+var leftOut = []string{"ADDRESS", "WARNINGS", "LOAD", "SWAP", "MHZ", "ROLE", "W", "ETHERNET GB/S", "DISK FREE", "CPU",
+	"RDMA GB/S", "NODES", "TOKENS/S"}
+
+// fit leaves columns out until the rows are as narrow as that; 0: they may be as wide as they are.
+func fit(rows [][]string, width int) [][]string {
+	const gap = 3 // of app.TableText
+	for next := 0; width > 0 && next < len(leftOut); next++ {
+		wide := -gap
+		for i := range rows[0] {
+			most := 0
+			for _, r := range rows {
+				most = max(most, utf8.RuneCountInString(r[i]))
+			}
+			wide += most + gap
+		}
+		if wide <= width {
+			break
+		}
+		if i := slices.Index(rows[0], leftOut[next]); i >= 0 {
+			narrow := make([][]string, len(rows))
+			for k, r := range rows {
+				narrow[k] = slices.Delete(slices.Clone(r), i, i+1)
+			}
+			rows = narrow
+		}
+	}
+	return rows
+}
+
+func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
+	rows := [][]string{{"HOST", "ADDRESS", "STATE", "ROLE", "GPU", "MEMORY"}}
+	if wide {
+		rows[0] = append(rows[0], figures.WideHeads...)
+	}
+	rows[0] = append(rows[0], "FABRIC")
+	if wide {
+		rows[0] = append(rows[0], "WARNINGS")
+	}
+	for _, n := range nodes {
+		addr := "-"
+		if n.Addr.IsValid() {
+			addr = n.Addr.String()
+		}
+		u := s.of(n.ID)
+		if u == nil {
+			u = &wire.NodeUsage{}
+		}
+		row := []string{n.Host, addr, s.stateOf(n), roleOf(n), figures.GPU(u.GPUs), figures.Memory(u.Memory)}
+		if wide {
+			row = append(row, figures.Wide(u)...)
+		}
+		row = append(row, s.fabricOf(n))
+		if wide {
+			warnings := "-"
+			if t := s.tallies[n.Host]; t.Warnings > 0 {
+				warnings = counted(t.Warnings, "warning")
+			}
+			row = append(row, warnings)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func (s *seen) stateOf(n wire.NodeStatus) string {
+	state := n.State
+	switch {
+	case n.State == "away" && !n.Since.IsZero():
+		state += " " + app.Age(s.now.Sub(n.Since))
+	case n.State == "unknown" && n.Host == s.status.Self:
+		state = "answers" // this machine: its agent has just answered
+	}
+	if n.FabricOnly {
+		state += ", fabric only"
+	}
+	return state
+}
+
+// key is what counts as a change of the picture: no figure, no age.
+func (s *seen) key() string {
+	var b strings.Builder
+	fmt.Fprintln(&b, s.status.Leader, s.status.Epoch, s.status.Problem)
+	for _, n := range s.status.Nodes {
+		fmt.Fprintln(&b, n.Host, n.State, n.Why, n.FabricOnly, n.NoVote, roleOf(n), s.fabricOf(n))
+	}
+	for _, j := range s.jobs.Jobs {
+		l := s.jobs.Line(j)
+		service := ""
+		if l.Service != nil {
+			service = l.Service.State
+		}
+		fmt.Fprintln(&b, l.JobID, l.State, service, l.Hosts, l.Away, l.FabricOnly, l.FabricLost, l.Generation)
+	}
+	return b.String()
+}
+
+// notes say below the picture what is wrong, and what to look at.
+func (s *seen) notes(o options) (notes []string) {
+	say := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	for _, n := range s.status.Nodes {
+		if n.Why != "" {
+			say("%s is %s: %s", n.Host, n.State, n.Why)
+		}
+	}
+	for _, n := range s.status.Nodes {
+		if n.NoVote != "" {
+			say("%s takes no part in the vote: %s", n.Host, n.NoVote)
+		}
+	}
+	for _, n := range s.status.Nodes {
+		if u := s.of(n.ID); o.wide && u != nil {
+			for _, g := range u.GPUs {
+				if len(g.Throttle) > 0 {
+					say("%s's GPU is slowed down: %s", n.Host, strings.Join(g.Throttle, ", "))
+				}
+			}
+		}
+	}
+	if s.status.Problem != "" {
+		say("%s", s.status.Problem)
+	}
+	known := checkup.Seen(s.status)
+	for _, f := range known.FabricOnly() {
+		say("%s", f.Text)
+	}
+	if known.Derive() == nil { // else doctor says why
+		for _, text := range known.Fallbacks() {
+			say("warning: %s", text)
+		}
+	}
+	if t := s.tallies[""]; t.Errors > 0 {
+		say("the cluster as a whole has %s: `sparkrun doctor`", counted(t.Errors, "error"))
+	}
+	return notes
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// roleOf is a node's part in the vote. A witness only votes; that it gets no ranks is
+// said where machines are counted.
+func roleOf(n wire.NodeStatus) string {
+	if !n.Witness {
+		return cmp.Or(n.Role, "-")
+	}
+	return strings.TrimPrefix(n.Role+", witness", ", ")
+}
+
+// fabricOf sums up a node's RDMA ports: how many have a link, and their rate, or that something is wrong with them. A
+// witness needs none.
+func (s *seen) fabricOf(n wire.NodeStatus) string {
+	if t := s.tallies[n.Host]; t.Errors > 0 {
+		return counted(t.Errors, "error") + ": sparkrun doctor"
+	}
+	ports := envgen.Ports(n.Inventory)
+	switch {
+	case n.Witness, n.State == "away", len(n.Inventory.NICs) == 0: // or nothing is known of it
+		return "-"
+	case len(ports) == 0:
+		return "none"
+	}
+	up := 0
+	var rates []string
+	for _, p := range ports {
+		// The twins share one socket: each shows its rate, which must not be added up.
+		i := slices.IndexFunc(p.Twins, func(h envgen.HCA) bool { return h.State == envgen.StateActive })
+		if i < 0 {
+			continue
+		}
+		up++
+		if r := p.Twins[i].RateMbps; r != nil {
+			if text := fmt.Sprintf("%d Gb/s", *r/1000); !slices.Contains(rates, text) {
+				rates = append(rates, text)
+			}
+		}
+	}
+	text := fmt.Sprintf("%d of %d ports up", up, len(ports))
+	if len(rates) > 0 {
+		text += ", " + strings.Join(rates, " and ")
+	}
+	return text
+}

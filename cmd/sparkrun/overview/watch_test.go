@@ -1,0 +1,81 @@
+package overview
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
+	"github.com/sparkrun/sparkrun/launcher/usage"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// watched runs status --watch for a while on a cluster whose second machine goes away after 5 s, and whose memory in use
+// is another at each look.
+func watched(t *testing.T, a *app.App, o options) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		f := &apptest.FakeFabrics{OnFollow: func(ctx context.Context, _ int, fn func(wire.Status) error) error {
+			time.Sleep(5 * time.Second)
+			st := apptest.Pair(true)
+			st.Nodes[1].State = "away"
+			if err := fn(st); err != nil {
+				return err
+			}
+			time.Sleep(5 * time.Second)
+			interrupt()
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		used := int64(0)
+		uses := apptest.Calls{wire.Usage.Unary.Serve(func(context.Context, wire.Caller, wire.Empty) (wire.UsageResponse, error) {
+			used += 1 << 30
+			return wire.UsageResponse{Nodes: []wire.NodeUsage{{ID: "id-spark1",
+				Machine: usage.Machine{Memory: &usage.Memory{Total: 121 << 30, Available: 121<<30 - used}}}}}, nil
+		})}
+		b := apptest.Agent(f, apptest.StatusIs(apptest.Pair(true), nil), uses)
+		a.Dial, a.Columns = func() *wire.Client { return b }, func() int { return 100 }
+		o.watch = true
+		if err := runStatus(ctx, a, o); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Without a terminal there is a block for each change, and a figure is none.
+func TestWatchPrintsChanges(t *testing.T) {
+	var out, errs apptest.SyncBuffer
+	watched(t, &app.App{Out: &out, Err: &errs}, options{})
+	text := out.String()
+	blocks := strings.Split(text, "\n\n")
+	if len(blocks) != 2 || strings.Contains(blocks[0], "away") || !strings.Contains(blocks[1], "spark2   10.0.0.12   away") ||
+		strings.Contains(text, "\x1b") || errs.String() != "" {
+		t.Errorf("stderr %q, stdout\n%s", errs.String(), text)
+	}
+}
+
+// A terminal has each look in place, and keeps the last one when it ends.
+func TestWatchDraws(t *testing.T) {
+	var out apptest.SyncBuffer
+	watched(t, &app.App{Out: &out, Err: &out, OutTTY: true, Environ: []string{"TERM=xterm"}, Rows: func() int { return 5 }},
+		options{wide: true})
+	drawn := strings.Split(out.String(), "\x1b[H")
+	last, kept, left := strings.Cut(drawn[len(drawn)-1], "\x1b[?1049l")
+	switch {
+	case len(drawn) < 10 || !strings.Contains(drawn[2], "2 of 121 GiB"):
+		t.Errorf("drawn %d times:\n%s", len(drawn)-1, out.String())
+	case !left || !strings.Contains(last, "away") || !strings.Contains(kept, "away"):
+		t.Errorf("the end is %q, then %q", last, kept)
+	case strings.Contains(out.String(), "\x1b[2J"):
+		t.Error("it clears the screen, which flickers")
+	}
+	for _, frame := range drawn[1:] {
+		if n := strings.Count(strings.Split(frame, "\x1b[J")[0], "\n") + 1; n > 5 {
+			t.Errorf("%d lines on a terminal of 5", n)
+		}
+	}
+}
