@@ -52,7 +52,7 @@ func (w *Web) ask(rw http.ResponseWriter, r *http.Request, does string, failed e
 	j, ok := p.find()
 	if !ok {
 		none := draw("job", "none", struct{ ID, What string }{"job", "job"})
-		w.frame(rw, p, "job", "Job", whole(none), http.StatusNotFound)
+		w.frame(rw, p, "job", "", "Job", whole(none), http.StatusNotFound)
 		return
 	}
 	q := questions[does]
@@ -60,7 +60,7 @@ func (w *Web) ask(rw http.ResponseWriter, r *http.Request, does string, failed e
 	if failed != nil {
 		q.Error = plain.Line(failed.Error())
 	}
-	w.frame(rw, p, "job", q.Verb, whole(draw("question", "question", q)), status)
+	w.frame(rw, p, "job", "", q.Verb, whole(draw("question", "question", q)), status)
 }
 
 // act does what was confirmed, with the rights of the visitor.

@@ -76,7 +76,7 @@ func TestBrowser(t *testing.T) {
 	c.Shows("the question", `document.querySelector("h1").innerText === "Stop pretrain?"`)
 	c.Picture("question")
 	c.Click("button.bad")
-	c.Shows("it is stopped", `document.querySelector("h1").innerText.includes("cancelled") && !document.querySelector(".button.bad")`)
+	c.Shows("it is stopped", `document.querySelector("h1").innerText.includes("stopped") && !document.querySelector(".button.bad")`)
 	// Restart, by the keys alone.
 	c.Run(home)
 	c.Shows("the overview", `document.querySelectorAll(".machine").length === 64`)

@@ -127,7 +127,7 @@ func (c *cluster) jobs() (res wire.JobsResponse) {
 				FirstRank: k, Ranks: 1})
 		}
 		if slices.Contains(c.stopped, string(j.Spec.ID)) {
-			j.Outcome = &rendezvous.Outcome{End: "cancelled", At: time.Now(), Cause: "stopped"}
+			j.Outcome = &rendezvous.Outcome{End: rendezvous.Stopped, At: time.Now(), Cause: "stopped"}
 			j.State = rendezvous.State(j.Outcome.End)
 		}
 		return j
@@ -136,7 +136,7 @@ func (c *cluster) jobs() (res wire.JobsResponse) {
 	exit := launcher.RankExit{Rank: 1, Host: "spark2", Exit: launcher.Exit{Code: 1, Words: "RuntimeError: CUDA out of memory",
 		Last: "step 41 loss 2.31\nTraceback (most recent call last):\n" + hostile}}
 	failed.Outcome = &rendezvous.Outcome{End: "failed", At: time.Now().Add(-time.Hour), ExitCode: 1,
-		Cause: "rank 1 on spark2: exit 1: RuntimeError: CUDA out of memory", Root: &exit}
+		Cause: "rank 1 on spark2: exit 1: RuntimeError: CUDA out of memory", Root: &exit, Exits: []launcher.RankExit{exit}}
 	failed.State = "failed"
 	serves := job(4, "llama", "alice", 1)
 	serves.Spec.Workload, serves.Spec.Service = "vllm", &launcher.Service{Model: "meta-llama/Llama-3.1-8B"}

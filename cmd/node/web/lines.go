@@ -201,7 +201,7 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	defer done()
 	q := r.URL.Query()
 	req := wire.LogsRequest{Job: q.Get("id"), Follow: true, Ranks: ranksWanted(q)}
-	if req.Cursors = cursors(r.Header.Get("Last-Event-ID")); len(req.Cursors) == 0 {
+	if req.Cursors = cursors(cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("at"))); len(req.Cursors) == 0 {
 		req.From.Lines = new(tail)
 		if q.Get("q") != "" {
 			req.From.Lines = new(searched)

@@ -216,6 +216,9 @@ func TestHostileTextIsText(t *testing.T) {
 			t.Errorf("%s has what its policy forbids", path)
 		}
 	}
+	if body := b.get("machine?host=spark1"); !strings.Contains(body, "NVIDIA GB10") {
+		t.Errorf("a machine: %s", body)
+	}
 	status, h, body := b.do("GET", b.folder+"raw"+id, "", nil)
 	if status != 200 || !strings.Contains(body, "<script>") || h.Get("Content-Type") != "text/plain; charset=utf-8" ||
 		!strings.HasPrefix(h.Get("Content-Security-Policy"), "sandbox;") || !strings.HasPrefix(h.Get("Content-Disposition"), "attachment") ||

@@ -113,8 +113,9 @@ func (w *Web) enterBy(rw http.ResponseWriter, r *http.Request, token string) {
 		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
 	// A redirect would not have the cookie where a page of another site led here.
 	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
-	rw.Write([]byte(`<!doctype html><meta charset="utf-8"><title>sparkrun</title><meta http-equiv="refresh" content="0;url=` +
-		v.folder() + `"><a href="` + v.folder() + `">sparkrun</a>` + "\n")) //nolint:errcheck // the browser is gone
+	rw.Write([]byte(strings.ReplaceAll(`<!doctype html><meta charset="utf-8"><title>sparkrun</title>
+<link rel="icon" href="FOLDERicon.svg"><meta http-equiv="refresh" content="0;url=FOLDER"><a href="FOLDER">sparkrun</a>
+`, "FOLDER", v.folder()))) //nolint:errcheck // the browser is gone
 }
 
 // means tells whether a form was this session's own, made for what it is sent to.
@@ -206,7 +207,7 @@ type tab struct {
 func (w *Web) show(rw http.ResponseWriter, r *http.Request, name string, view view) {
 	defer w.seen.watch()()
 	p := w.page(r, w.seen.first(r.Context(), firstWithin))
-	w.frame(rw, p, name, view.title, whole(view.parts(p)...), http.StatusOK)
+	w.frame(rw, p, name, name, view.title, whole(view.parts(p)...), http.StatusOK)
 }
 
 // whole is the HTML of parts.
@@ -218,9 +219,9 @@ func whole(parts ...part) template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // of our templates
 }
 
-// frame writes a page.
-func (w *Web) frame(rw http.ResponseWriter, p *page, name, title string, body template.HTML, status int) {
-	s := shell{Title: title, View: name, Version: w.cfg.Version, Cluster: p.Status.Cluster, Host: w.cfg.Host,
+// frame writes a page: of a view, or a still one under the tab of one.
+func (w *Web) frame(rw http.ResponseWriter, p *page, name, moves, title string, body template.HTML, status int) {
+	s := shell{Title: title, View: moves, Version: w.cfg.Version, Cluster: p.Status.Cluster, Host: w.cfg.Host,
 		User: p.visit.Of.User.Name, Leave: p.visit.formToken("leave", ""), Body: body}
 	for _, t := range tabs {
 		t.On = t.Path == name || t.Path == "./" && name == "overview" || t.Path == views[name].under

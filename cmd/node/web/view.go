@@ -187,7 +187,7 @@ func (p *page) machines() part {
 type rankRow struct {
 	Host, Job, JobName string
 	Ranks              string
-	State              string
+	State, Text        string
 	CPU                *float64
 	Memory             int64
 	GPUMemory          *int64
@@ -196,10 +196,10 @@ type rankRow struct {
 // machine is all that is known of one.
 func (p *page) machine() part {
 	type data struct {
-		machineRow
 		*usage.Machine
+		Row           machineRow
 		Addr, Version string
-		Ranks         []rankRow
+		Running       []rankRow
 	}
 	host := p.q.Get("host")
 	i := slices.IndexFunc(p.Status.Nodes, func(n wire.NodeStatus) bool { return n.Host == host })
@@ -208,14 +208,14 @@ func (p *page) machine() part {
 	}
 	n := p.Status.Nodes[i]
 	u := p.Usage[n.ID]
-	d := data{machineRow: p.machineOf(n), Machine: &u.Machine, Version: n.Version}
+	d := data{Row: p.machineOf(n), Machine: &u.Machine, Version: n.Version}
 	if n.Addr.IsValid() {
 		d.Addr = n.Addr.String()
 	}
 	for _, j := range p.Jobs {
 		for _, r := range p.ranksOf(j) {
 			if r.Host == host && j.Outcome == nil {
-				d.Ranks = append(d.Ranks, r)
+				d.Running = append(d.Running, r)
 			}
 		}
 	}
@@ -241,7 +241,13 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 			}
 		}
 		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: j.Spec.Name, State: state}
-		if len(used) == 0 {
+		exits := map[int]launcher.Exit{}
+		if j.Outcome != nil {
+			for _, e := range j.Outcome.Exits {
+				exits[e.Rank] = e.Exit
+			}
+		}
+		if len(used)+len(exits) == 0 {
 			row.Ranks = fmt.Sprint(at.FirstRank)
 			if at.Ranks > 1 {
 				row.Ranks = fmt.Sprintf("%d–%d", at.FirstRank, at.FirstRank+at.Ranks-1)
@@ -254,6 +260,16 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 			row.Ranks, row.State = fmt.Sprint(rank), state
 			if row.CPU, row.Memory, row.GPUMemory = r.CPU, r.Memory, r.GPUMemory; !has && slices.Contains(j.Done, rank) {
 				row.State = "done"
+			}
+			if e, known := exits[rank]; known {
+				switch row.State, row.Text = "ended", plain.Cut(e.String(), 200); {
+				case !e.Failed():
+					row.State, row.Text = "completed", ""
+				case !e.ByUs:
+					row.State = "failed"
+				}
+			} else if j.Outcome != nil {
+				row.State = "ended"
 			}
 			rows = append(rows, row)
 		}

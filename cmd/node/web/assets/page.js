@@ -53,14 +53,17 @@ function add(html) {
   if (end) list.scrollTop = list.scrollHeight;
 }
 
-// open follows a stream of events, and opens it again when it was lost, until fine(event) says that it is over.
+// open follows a stream of events, and opens it again when it was lost, until an event says that it is over. It goes on
+// behind the last event that had an id.
 function open(url, on) {
-  let heard = Date.now(), es = null, over = false;
+  let heard = Date.now(), es = null, over = false, tries = false, at = "";
   function start() {
-    es = new EventSource(url);
+    tries = false;
+    es = new EventSource(url + (at && "&at=" + encodeURIComponent(at)));
     for (const name of ["hello", "still", "put", "lines", "end"]) {
       es.addEventListener(name, (e) => {
         heard = Date.now();
+        at = e.lastEventId || at;
         if (name === "hello" && JSON.parse(e.data) !== body.dataset.version) { location.reload(); return; }
         if (name === "end") { over = true; es.close(); }
         on(name, JSON.parse(e.data));
@@ -74,6 +77,8 @@ function open(url, on) {
   }
   // again looks whether it was lost for good: the session has ended.
   async function again() {
+    if (tries) return;
+    tries = true;
     es.close();
     try {
       const res = await fetch(location.href, { cache: "no-store" });
@@ -88,10 +93,12 @@ function open(url, on) {
   start();
 }
 
-open("events?view=" + body.dataset.view + "&" + location.search.slice(1), (name, data) => {
-  say("live", true);
-  if (name === "put") put(data);
-});
+if (body.dataset.view) {
+  open("events?view=" + body.dataset.view + "&" + location.search.slice(1), (name, data) => {
+    say("live", true);
+    if (name === "put") put(data);
+  });
+}
 
 const list = document.getElementById("lines");
 if (list && list.dataset.lines) {

@@ -95,7 +95,11 @@ func (c *Chromium) Run(js string) {
 }
 
 // Click clicks on an element, once it is there.
-func (c *Chromium) Click(css string) { c.t.Helper(); c.do(css, chromedp.Click(chromedp.CSS(css))) }
+func (c *Chromium) Click(css string) {
+	c.t.Helper()
+	c.Shows(css, fmt.Sprintf("!!document.querySelector(%q)", css))
+	c.Run(fmt.Sprintf("document.querySelector(%q).click()", css))
+}
 
 // Keys presses keys.
 func (c *Chromium) Keys(keys string) { c.t.Helper(); c.do(keys, chromedp.KeyEvent(keys)) }
