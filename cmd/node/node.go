@@ -31,6 +31,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/preflight"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/shim"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/clone"
@@ -211,12 +212,14 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	smi := usage.OpenSMI(cfg.Logger)
 	n.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
 		Node:    m.Node, Boot: boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), CompileDir: cfg.Paths.compiled(), Files: files, DropCache: jobs.DropCache,
 		Filter: cfg.PacketFilter, Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
-		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
+		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, GPUHeld: smi.Held,
+		Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
 		AskHead: jobs.AskHead(n.dial), Shim: cfg.Shim, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -293,8 +296,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.sampler = sampler.New(sampler.Config{Self: m.Node, Host: m.Host, Proc: proc.Here, Began: time.Now(),
-		Links: n.survey.Links})
+	n.sampler = sampler.New(sampler.Config{
+		Self: m.Node, Host: m.Host, Reader: usage.NewReader(proc.Here, cfg.Paths.Sysfs, smi, cfg.Paths.State, modelDir), SMI: smi,
+		Inventory: inventory, Counters: n.survey, Ranks: n.agent, Began: time.Now(), Links: n.survey.Links,
+	})
 	looks := why.New(why.Config{
 		Self: m.Node, Host: m.Host, Agent: n.agent, Survey: n.survey, Dial: n.dial, Proc: proc.Here, Groups: proc.GroupsHere,
 		Machine: n.sampler.Now, Jobs: n.ranks.All, Status: n.status.Of,
@@ -379,6 +384,7 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.ranks.Run(ctx) })
 	g.Go(func() error { return n.models.Run(ctx) })
+	g.Go(func() error { return n.sampler.Run(ctx) })
 	g.Go(func() error { return n.follower.Run(ctx) })
 	g.Go(func() error { return n.gateway.Run(ctx) })
 	g.Go(func() error { return n.failover.Run(ctx, n.lead) })

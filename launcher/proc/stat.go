@@ -29,6 +29,7 @@ type Stat struct {
 	PID, PPID, Group, Session int
 	Ticks                     uint64 // start time since boot, in clock ticks: tells a PID from its reuse
 	State                     byte   // R, S, D, Z, T, ...
+	Spent                     uint64 // processor time of its threads, in clock ticks
 }
 
 // Born is the part that never changes, and identifies a process.
@@ -40,7 +41,7 @@ func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
 // Stopped reports whether a signal has stopped it.
 func (s Stat) Stopped() bool { return s.State == 'T' }
 
-// ParseStat reads fields 1-6 and 22 of /proc/PID/stat. The command in field 2 may contain
+// ParseStat reads fields 1-6, 14, 15 and 22 of /proc/PID/stat. The command in field 2 may contain
 // blanks and parentheses, hence the search from the end.
 func ParseStat(b []byte) (s Stat, ok bool) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
@@ -51,14 +52,17 @@ func ParseStat(b []byte) (s Stat, ok bool) {
 	if len(rest) < 20 || len(rest[0]) != 1 {
 		return Stat{}, false
 	}
-	var errs [5]error
+	var errs [7]error
 	s.PID, errs[0] = strconv.Atoi(string(bytes.TrimSpace(b[:open])))
 	s.State = rest[0][0]
 	s.PPID, errs[1] = strconv.Atoi(string(rest[1]))
 	s.Group, errs[2] = strconv.Atoi(string(rest[2]))
 	s.Session, errs[3] = strconv.Atoi(string(rest[3]))
 	s.Ticks, errs[4] = strconv.ParseUint(string(rest[19]), 10, 64)
-	return s, errs == [5]error{}
+	user, err := strconv.ParseUint(string(rest[11]), 10, 64)
+	system, err2 := strconv.ParseUint(string(rest[12]), 10, 64)
+	s.Spent, errs[5], errs[6] = user+system, err, err2
+	return s, errs == [7]error{}
 }
 
 // Stat is false for a process that does not exist.

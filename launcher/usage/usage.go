@@ -100,9 +100,10 @@ type Rank struct {
 	Rank       int                 `json:"rank"`
 	PIDs       int                 `json:"pids"`
 	CPU        *float64            `json:"cpu,omitempty"` // cores in use
-	CPUTime    time.Duration       `json:"cpu_time_ns"`   // since they began, of the processes that live
-	Memory     int64               `json:"memory_bytes"`
-	GPUMemory  *int64              `json:"gpu_memory_bytes,omitempty"` // nvidia-smi --query-compute-apps
+	// CPUTime is what they have used, those of its processes included that were seen and have ended: it only grows.
+	CPUTime   time.Duration `json:"cpu_time_ns"`
+	Memory    int64         `json:"memory_bytes"`
+	GPUMemory *int64        `json:"gpu_memory_bytes,omitempty"` // nvidia-smi --query-compute-apps
 	// State is of the main process: R, S, D, T or Z as proc_pid_stat(5) has them.
 	State string `json:"state,omitempty"`
 }

@@ -19,6 +19,8 @@ var (
 		Does: "what was asked of the one address for all models, by model and key"})
 	Usage = everywhere[Empty, NodeUsage, UsageResponse](Row{Name: "usage", Asks: true,
 		Does: "what each machine uses now, and the ranks on it: memory, processor, GPU, disks, heat, fabric"})
+	UsagePast = everywhere[Empty, NodeUsagePast, UsagePastResponse](Row{Name: "usage-past", Asks: true,
+		Does: "what each machine used in each minute of the last hour"})
 	Counters = everywhere[Empty, NodeCounters, CountersResponse](Row{Name: "counters",
 		Does: "what the nodes' devices counted in the last minute"})
 )

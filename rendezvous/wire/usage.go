@@ -32,3 +32,26 @@ func (n *NodeUsage) from(id launcher.NodeID, host, problem string) {
 		n.Error = problem
 	}
 }
+
+// UsagePastResponse is what each machine used lately.
+type UsagePastResponse struct {
+	Nodes []NodeUsagePast `json:"nodes"`
+}
+
+// NodeUsagePast is one machine's.
+type NodeUsagePast struct {
+	ID   launcher.NodeID `json:"id"`
+	Host string          `json:"host"`
+	// Minutes are the last 60 at most, oldest first: rates and what moves are means of the readings of a minute, the
+	// rest is its last reading's.
+	Minutes []usage.Machine `json:"minutes,omitempty"`
+	// Error says why there is nothing of it.
+	Error string `json:"error,omitempty"`
+}
+
+func (n *NodeUsagePast) from(id launcher.NodeID, host, problem string) {
+	n.ID, n.Host = id, host
+	if problem != "" {
+		n.Error = problem
+	}
+}

@@ -1,0 +1,272 @@
+package usage
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// SMI asks the GPUs' driver, by two children `nvidia-smi -lms`, as its library cannot be linked into a program without
+// cgo. They run only while somebody wants to know: together they cost 0.25 % of a core (H200, driver 580), where
+// starting nvidia-smi for each reading would cost 2 % each.
+type SMI struct {
+	logger *slog.Logger
+	news   chan struct{} // somebody wants to know, and no children live
+
+	mu     sync.Mutex
+	until  time.Time     // for how long somebody wants to know
+	lives  bool          // the children do: a stuck driver can keep them for ever
+	began  time.Time     // of the children
+	after  time.Time     // they are not started again before
+	failed int           // times in a row that they ended before they said anything
+	told   string        // the last problem that was logged
+	names  int           // which of reasonFields is asked for
+	line   chan struct{} // closed with the next line of a GPU
+
+	seen   map[int]GPU
+	at     time.Time     // of the newest line of a GPU
+	held   map[int]int64 // by the newest frame, which is what the driver says at once
+	before map[int]int64 // by the one before
+	frame  time.Time     // when the newest frame began
+}
+
+const (
+	every = time.Second // between two frames
+	// Children that say nothing for so long are ended: the driver hangs.
+	silent = 5 * every
+	// What is older than this is not told.
+	stale = 3 * every
+	// heldFor is for how long the memory of processes is told: it is wanted just when everything is slow.
+	heldFor = 90 * every
+	// A frame is written at once; this is far more than that takes.
+	frameTakes = every / 5
+	// tryAgain is the pause after a first failure; each further one doubles it.
+	tryAgain  = time.Second
+	tryAtMost = 5 * time.Minute
+)
+
+const gpuFields = "index,name,utilization.gpu,clocks.sm,clocks.max.sm,power.draw,temperature.gpu,memory.used,memory.total"
+
+// reasonFields are the names that the mask of reasons for a slow clock has had: the first since driver 535, which knows
+// the second as well. An older one ends with "not a valid field to query".
+var reasonFields = [...]string{",clocks_event_reasons.active", ",clocks_throttle_reasons.active", ""}
+
+var errField = errors.New("not a valid field to query")
+
+// OpenSMI makes it; Run has it work.
+func OpenSMI(logger *slog.Logger) *SMI {
+	return &SMI{logger: logger, news: make(chan struct{}, 1), line: make(chan struct{}), seen: map[int]GPU{}}
+}
+
+// Want says that somebody wants to know for a while from now.
+func (s *SMI) Want(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if until := now.Add(d); until.After(s.until) {
+		s.until = until
+	}
+	if !s.lives && !now.Before(s.after) {
+		select {
+		case s.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Fresh waits for the first line of children that have just been started, and for nothing else.
+func (s *SMI) Fresh(ctx context.Context, patience time.Duration) {
+	s.mu.Lock()
+	line, now := s.line, time.Now()
+	wait := now.Sub(s.at) > stale && !now.Before(s.after) && (!s.lives || now.Sub(s.began) < patience)
+	s.mu.Unlock()
+	if !wait {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	select {
+	case <-line:
+	case <-ctx.Done():
+	}
+}
+
+// GPUs are those that nvidia-smi told of in the last seconds, by index.
+func (s *SMI) GPUs() (all []GPU) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.at) > stale {
+		return nil
+	}
+	for i := 0; len(all) < len(s.seen); i++ {
+		if g, ok := s.seen[i]; ok {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// Held is what each process holds by the GPU, in bytes by PID, as it was told last; nil: it is not known. It does not
+// wait.
+func (s *SMI) Held() map[int]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	switch age := now.Sub(s.frame); {
+	case age < frameTakes && s.before != nil:
+		return maps.Clone(s.before) // the rest of the newest frame may be on its way
+	case now.Sub(s.at) < stale && age > 2*every && now.Sub(s.began) > 2*every:
+		return map[int]int64{} // the driver answers, and of no process: then nvidia-smi writes no line
+	case age < heldFor:
+		return maps.Clone(s.held)
+	}
+	return nil
+}
+
+// Run has the children run while somebody wants it, until ctx ends.
+func (s *SMI) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-s.news:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		s.mu.Lock()
+		start := !s.lives
+		if start {
+			s.lives, s.began = true, time.Now()
+		}
+		ask := gpuFields + reasonFields[s.names]
+		s.mu.Unlock()
+		if start {
+			// Beside no join: what is stuck in the driver cannot be ended, and Run does not wait for it.
+			go s.children(ctx, ask)
+		}
+	}
+}
+
+// children ask until nobody wants to know, until they are silent, or until one ends.
+func (s *SMI) children(ctx context.Context, ask string) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	quiet := time.AfterFunc(silent, end)
+	defer quiet.Stop()
+	var apps sync.WaitGroup
+	apps.Go(func() {
+		_ = child(ctx, "--query-compute-apps=pid,used_memory", s.app) // the other one says why
+		end()
+	})
+	spoke := false
+	err := child(ctx, "--query-gpu="+ask, func(line string) {
+		if !s.gpu(line) {
+			return
+		}
+		spoke = true
+		quiet.Reset(silent)
+		if !s.wanted() {
+			end()
+		}
+	})
+	if !spoke && err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	end()
+	apps.Wait()
+	s.ended(spoke, err)
+}
+
+// child is one run of nvidia-smi; fn gets its lines.
+func child(ctx context.Context, ask string, fn func(string)) error {
+	cmd := exec.CommandContext(ctx, "nvidia-smi", ask, "--format=csv,noheader,nounits", "-lms",
+		strconv.FormatInt(every.Milliseconds(), 10))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = every
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	said := "it ended"
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if line := strings.TrimSpace(lines.Text()); line != "" {
+			fn(line)
+			said = line
+		}
+	}
+	switch err := cmd.Wait(); {
+	case ctx.Err() != nil:
+		return nil
+	case strings.Contains(said, errField.Error()):
+		return errField
+	default:
+		return errors.Join(errors.New(said), err)
+	}
+}
+
+func (s *SMI) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Before(s.until)
+}
+
+// ended notes why the children ended, and when they may be started again.
+func (s *SMI) ended(spoke bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lives = false
+	switch {
+	case spoke:
+		s.failed, s.told = 0, ""
+	case errors.Is(err, errField) && s.names+1 < len(reasonFields):
+		s.names++
+	case errors.Is(err, exec.ErrNotFound): // a machine without NVIDIA's driver
+		s.after = time.Now().Add(tryAtMost)
+	case err != nil:
+		s.failed++
+		s.after = time.Now().Add(min(tryAgain<<min(s.failed-1, 10), tryAtMost))
+		if text := err.Error(); text != s.told {
+			s.logger.Warn("nvidia-smi tells nothing", "error", err)
+			s.told = text
+		}
+	}
+	close(s.line) // who waits for a first line waits in vain
+	s.line = make(chan struct{})
+}
+
+// gpu takes a line of a GPU.
+func (s *SMI) gpu(line string) bool {
+	g, ok := ParseGPU(line)
+	if !ok {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[g.Index], s.at = g, time.Now()
+	close(s.line)
+	s.line = make(chan struct{})
+	return true
+}
+
+// app takes a line of a process.
+func (s *SMI) app(line string) {
+	pid, bytes, ok := ParseApp(line)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.Sub(s.frame) > every/2 {
+		s.before, s.held, s.frame = s.held, map[int]int64{}, now
+	}
+	s.held[pid] += bytes // by more than one GPU
+}

@@ -1,0 +1,169 @@
+package usage
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// standin has the lab's stand-in for nvidia-smi in PATH; say changes what it tells.
+func standin(t *testing.T) (say func(string)) {
+	t.Helper()
+	program, err := filepath.Abs("../../scripts/lab.d/standin-nvidia-smi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(program, filepath.Join(dir, "nvidia-smi")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Setenv("STANDIN_GPU", filepath.Join(dir, "gpu"))
+	say = func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "new"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "gpu")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("")
+	return say
+}
+
+func running(t *testing.T) *SMI {
+	t.Helper()
+	s := OpenSMI(slog.New(slog.DiscardHandler))
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		end()
+		<-done
+		eventually(t, "no child is left", func() bool { return len(children(t)) == 0 })
+	})
+	return s
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(15 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 15 s: %s", what)
+		}
+	}
+}
+
+// children are the stand-ins that this process has.
+func children(t *testing.T) (argv []string) {
+	t.Helper()
+	stats, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, file := range stats {
+		b, _ := os.ReadFile(file)
+		for pid := range strings.FieldsSeq(string(b)) {
+			if b, _ := os.ReadFile("/proc/" + pid + "/cmdline"); strings.Contains(string(b), "nvidia-smi") {
+				argv = append(argv, string(b))
+			}
+		}
+	}
+	return argv
+}
+
+// While somebody wants to know, what nvidia-smi says is told within a second or two, its processes too; then both
+// children end.
+func TestSMI(t *testing.T) {
+	say := standin(t)
+	me := strconv.Itoa(os.Getpid())
+	say("temp=61\nproc=" + me + ":400\n")
+	s := running(t)
+	if s.GPUs() != nil || s.Held() != nil {
+		t.Error("it tells something before anybody wanted to know")
+	}
+	s.Want(time.Minute)
+	s.Fresh(t.Context(), 10*time.Second)
+	want := []GPU{{Name: "NVIDIA GB10", Busy: new(0.), MHz: new(2405.), MaxMHz: new(3003.), Watts: new(10.8),
+		Celsius: new(61.)}}
+	if d := cmp.Diff(want, s.GPUs()); d != "" {
+		t.Fatal(d)
+	}
+	eventually(t, "a process's memory", func() bool { return s.Held()[os.Getpid()] == 400<<20 })
+	say("reasons=0x40\n") // and the process has let its memory go
+	eventually(t, "throttling", func() bool { g := s.GPUs(); return len(g) == 1 && len(g[0].Throttle) == 1 })
+	eventually(t, "no process", func() bool { held := s.Held(); return held != nil && len(held) == 0 })
+	if len(children(t)) != 2 {
+		t.Errorf("children: %q", children(t))
+	}
+	s.mu.Lock()
+	s.until = time.Now()
+	s.mu.Unlock()
+	eventually(t, "the children end", func() bool { return len(children(t)) == 0 })
+}
+
+// A driver that hangs is absent: nobody waits for it twice, and who asks nvidia-smi anew does so after a pause.
+func TestSMIThatHangs(t *testing.T) {
+	say := standin(t)
+	say("hang=1\n")
+	s := running(t)
+	s.Want(time.Minute)
+	began := time.Now()
+	s.Fresh(t.Context(), 100*time.Millisecond)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the first reading waits for %v", took)
+	}
+	if s.GPUs() != nil {
+		t.Error("it tells of GPUs")
+	}
+	eventually(t, "the silent children are ended", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.failed == 1 && !s.lives && time.Now().Before(s.after)
+	})
+	began = time.Now()
+	s.Want(time.Minute)
+	s.Fresh(t.Context(), 10*time.Second)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("while it fails a reading waits for %v", took)
+	}
+}
+
+// A driver of before 535 knows the reasons by their older name alone.
+func TestSMIOfAnOldDriver(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(`#!/bin/sh
+case $1 in
+*clocks_event_reasons*) echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; exit 2 ;;
+*query-gpu*) echo "0, Tesla V100-SXM2-16GB, 0, 135, 1530, 25.05, 33, 0, 16384, 0x0000000000000004" ;;
+esac
+exec sleep 60
+`), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	s := running(t)
+	eventually(t, "a GPU", func() bool {
+		s.Want(time.Minute)
+		g := s.GPUs()
+		return len(g) == 1 && cmp.Equal(g[0].Throttle, []string{"sw_power_cap"})
+	})
+}
+
+func TestSMIWithoutADriver(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	s := running(t)
+	s.Want(time.Minute)
+	s.Fresh(t.Context(), 10*time.Second) // comes back once it is known
+	if s.GPUs() != nil || s.Held() != nil {
+		t.Error("it tells of a GPU")
+	}
+}
