@@ -56,6 +56,9 @@ func (row whyRow) run(l *lab) string {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	for _, h := range other(3) {
+		l.on(h, "rm", "-f", "/tmp/why-trains").must(l.t)
+	}
 	defer func() {
 		l.on("spark1", "sparkrun", "stop", "row", "--grace", "0s")
 		if row.undo != nil {
@@ -66,8 +69,8 @@ func (row whyRow) run(l *lab) string {
 		args := strings.NewReplacer("PYTHON", python, "SCRIPT", script).Replace(row.launch)
 		words := strings.Fields(args)
 		l.on("spark1", append([]string{"sparkrun", "launch", "-d", words[0], "--name", "row"}, words[1:]...)...).must(l.t)
-		if row.plant != nil {
-			time.Sleep(3 * time.Second) // it runs as it should
+		if strings.HasPrefix(row.launch, whyTrain) {
+			l.awaitTraining()
 		}
 	}
 	if row.plant != nil {
@@ -100,9 +103,32 @@ func (row whyRow) run(l *lab) string {
 	return ""
 }
 
+// awaitTraining waits until each rank of a training on all machines has done a step.
+func (l *lab) awaitTraining() {
+	l.t.Helper()
+	for _, h := range other(3) {
+		eventually(l.t, 60*time.Second, h+" trains", func() bool { return l.on(h, "test", "-e", "/tmp/why-trains").code == 0 })
+	}
+}
+
 // shellOn runs shell text on a host.
 func shellOn(host, text string) func(*lab) {
 	return func(l *lab) { l.on(host, "sh", "-c", text).must(l.t) }
+}
+
+// gpus has all machines' GPUs at work, that of spark2 as text says.
+func gpus(text string) func(*lab) {
+	return func(l *lab) {
+		for _, h := range other(3) {
+			b := text
+			if text != "" && h != "spark2" {
+				b = "util=96\nclock=2405\n"
+			}
+			if err := os.WriteFile("/var/tmp/sparkrun-lab/"+l.name+"/hosts/"+h+"/gpu", []byte(b), 0o644); err != nil {
+				l.t.Fatal(err)
+			}
+		}
+	}
 }
 
 func whyTroubles() []whyRow {
@@ -127,7 +153,9 @@ func whyTroubles() []whyRow {
 			plant: on("spark3", "iptables -A INPUT -i enp1s0f0np0 -m statistic --mode random --probability 0.05 -j DROP"),
 			undo:  on("spark3", "iptables -F INPUT"), codes: "loses-packets no-answer", host: "spark3"},
 		{name: "a cable is pulled", launch: whyTrain + "train", plant: func(l *lab) { l.do("cut", "spark2", "port0") },
-			undo: func(l *lab) { l.do("heal", "spark2") }, codes: "link-lost", host: "spark2"},
+			undo: func(l *lab) { l.do("heal", "spark2"); time.Sleep(2 * time.Second) }, codes: "link-lost", host: "spark2"},
+		{name: "a GPU has fallen to a part of its clock", launch: "exec --nodes 3 -- sleep 600", plant: gpus("util=96\nclock=507\n"),
+			undo: gpus(""), codes: "gpu-slow", host: "spark2"},
 		{name: "its machines are taken", launch: "exec --nodes 3 --gpus all --wait -- sleep 600",
 			plant: func(l *lab) {
 				l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait", "--", "true").must(l.t)
@@ -162,6 +190,7 @@ func whyHealthy() []whyRow {
 		{name: "threads have nothing to do", launch: "exec --nodes 2 -- PYTHON SCRIPT pool"},
 		{name: "a service has no requests", launch: "exec --serve 8000 --health /health -- PYTHON -m http.server 8000"},
 		{name: "a machine with nothing to do", of: "spark2"},
+		{name: "GPUs work, and one is idle", launch: "exec --nodes 3 -- sleep 600", plant: gpus("util=0\nclock=208\n"), undo: gpus("")},
 	}
 }
 

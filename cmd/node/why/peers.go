@@ -171,6 +171,9 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 			return nil
 		}
 	}
+	if len(waiting) == len(all) {
+		return e.fellSilent(all)
+	}
 	if len(late) == 0 || len(waiting) == 0 || !joined(e, all) {
 		return nil
 	}
@@ -179,6 +182,44 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 		f.Evidence = append(f.Evidence, "where in the program is not known: "+why)
 	}
 	return []wire.WhyFinding{f}
+}
+
+// fellSilent is a job of which all ranks wait, though all worked in the minutes before; a service may have no requests, and
+// what meets nowhere may have nothing to do.
+func (e Evidence) fellSilent(all []wire.RankLook) []wire.WhyFinding {
+	st := e.Job.Spec.MainStage()
+	if e.Job.Spec.Service != nil || st == nil || !st.UsesPort || !joined(e, all) {
+		return nil
+	}
+	f := wire.WhyFinding{Code: "fell-silent", Sure: 40, Text: "all its ranks wait, and worked until a short while ago",
+		Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}
+	for _, r := range all {
+		before := e.before(r)
+		if before < 4*quiet {
+			return nil
+		}
+		f.Evidence = append(f.Evidence, fmt.Sprintf("%s; in the minutes before %.2f", where(r), before))
+	}
+	f.Evidence = f.Evidence[:min(len(f.Evidence), 4)]
+	return []wire.WhyFinding{f}
+}
+
+// before is how many cores a rank used in the median of the last minutes; 0: not known.
+func (e Evidence) before(r wire.RankLook) float64 {
+	var all []float64
+	for _, l := range e.Looks {
+		for _, m := range l.Past {
+			for _, u := range m.Ranks {
+				if u.Job == r.Job && u.Rank == r.Rank && u.CPU != nil {
+					all = append(all, *u.CPU)
+				}
+			}
+		}
+	}
+	if len(all) < 2 {
+		return 0
+	}
+	return median(all)
 }
 
 // joined reports whether ranks have connections to each other.

@@ -111,6 +111,19 @@ func TestRank(t *testing.T) {
 		"pages":             {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
 		"the machine pages": {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
 		"clock":             {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
+		"a clock that was higher": {func(e *Evidence) {
+			for i := range e.Looks { // all are slow, and one has not always been
+				e.Looks[i].Machine.GPUs[0].MHz = new(1600.0)
+			}
+			e.Looks[2].Past = []usage.Machine{{GPUs: []usage.GPU{{Busy: new(0.9), MHz: new(2400.0)}}}, {GPUs: []usage.GPU{{Busy: new(0.9), MHz: new(2410.0)}}}}
+		}, "gpu-slow::spark3"},
+		"all wait, and worked before": {func(e *Evidence) {
+			each(e, -1, idles("lock"))
+			for i := range e.Looks {
+				m := usage.Machine{Ranks: []usage.Rank{{Job: "aaaa", Rank: i, CPU: new(0.8)}}}
+				e.Looks[i].Past = []usage.Machine{m, m}
+			}
+		}, "fell-silent::"},
 		"idle GPU": {func(e *Evidence) {
 			e.Looks[2].Machine.GPUs[0].MHz, e.Looks[2].Machine.GPUs[0].Busy = new(207.0), new(0.0)
 		}, ""},

@@ -149,7 +149,7 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 		}
 		strangers, texts = strangers+b.CPU, append(texts, text)
 	}
-	behind := len(peers) > 0 && lack(r) >= median(peers)+0.2
+	behind := len(peers) > 0 && lack(r) >= median(peers)+0.3
 	if !behind && (strangers < 0.5*r.Queued || strangers < 0.5) {
 		return wire.WhyFinding{}, false
 	}
@@ -256,7 +256,8 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 				harm = append(harm, t)
 			}
 		}
-		slow := works(g) && (len(peers) > 0 && *g.MHz < 0.75*median(peers) || g.MaxMHz != nil && *g.MHz < 0.5**g.MaxMHz)
+		was := e.clockBefore(g.host, g.Index)
+		slow := works(g) && (was > 0 && *g.MHz < 0.75*was || len(peers) > 0 && *g.MHz < 0.75*median(peers) || g.MaxMHz != nil && *g.MHz < 0.5**g.MaxMHz)
 		if !slow && len(harm) == 0 {
 			continue
 		}
@@ -269,6 +270,9 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 		if len(peers) > 0 {
 			evidence = append(evidence, fmt.Sprintf("its peers %.0f MHz", median(peers)))
 		}
+		if was > 0 {
+			evidence = append(evidence, fmt.Sprintf("before %.0f MHz", was))
+		}
 		if g.Celsius != nil {
 			evidence = append(evidence, fmt.Sprintf("%.0f °C", *g.Celsius))
 		}
@@ -280,6 +284,24 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 		out = append(out, f)
 	}
 	return out
+}
+
+// clockBefore is the clock of a GPU in the last minutes in which it worked; 0: not known.
+func (e Evidence) clockBefore(host string, index int) float64 {
+	var all []float64
+	for _, l := range e.Looks {
+		for _, m := range l.Past {
+			for _, g := range m.GPUs {
+				if l.Host == host && g.Index == index && g.Busy != nil && *g.Busy >= 0.3 && g.MHz != nil {
+					all = append(all, *g.MHz)
+				}
+			}
+		}
+	}
+	if len(all) < 2 {
+		return 0
+	}
+	return median(all)
 }
 
 // hostOf finds the member that has an address.
@@ -301,6 +323,7 @@ func (e Evidence) hostOf(a netip.Addr) string {
 type way struct {
 	from, to    string
 	sent, again uint32
+	total, lost uint32 // since they were made
 	tries       uint8
 	queued      uint32
 	rtt, least  time.Duration // of the best of them
@@ -326,6 +349,7 @@ func (e Evidence) ways() []way {
 					w.example, w.rank = c, r.Rank
 				}
 				w.sent, w.again, w.queued, w.tries = w.sent+c.Sent, w.again+c.Again, w.queued+c.Queued, max(w.tries, c.Tries)
+				w.total, w.lost = w.total+c.Total, w.lost+c.TotalAgain
 				w.rtt, w.least = min(w.rtt, c.RTT), min(w.least, c.MinRTT)
 				byPair[[2]string{l.Host, to}] = w
 			}
@@ -378,7 +402,7 @@ func (w way) trouble() string {
 	switch {
 	case w.tries >= 3:
 		return "no-answer"
-	case w.again >= 2 && w.again*50 >= w.sent:
+	case w.again >= 2 && w.again*50 >= w.sent, w.again+uint32(w.tries) >= 1 && w.lost >= 5 && w.lost*100 >= w.total:
 		return "loses-packets"
 	case w.least >= far:
 		return "far"

@@ -43,8 +43,9 @@ type Config struct {
 	Dial   *dial.Dialer
 	Proc   proc.FS
 	Groups proc.Groups
-	// Machine is what this machine uses now; Jobs and Status are the leader's answers, or what is known without one.
+	// Machine is what this machine uses now, Past what it used in each of the last minutes; Jobs and Status are the leader's answers, or what is known without one.
 	Machine func(context.Context) (usage.Machine, error)
+	Past    func() []usage.Machine
 	Jobs    func(context.Context, wire.Caller) (wire.JobsResponse, error)
 	Status  func(context.Context, wire.Caller, wire.StatusRequest) (wire.Status, error)
 }
