@@ -94,7 +94,8 @@ func (row whyRow) run(l *lab) string {
 	case row.codes == "":
 	case len(a.Findings) == 0:
 		return fmt.Sprintf("nothing found; looked at %q", a.Looked)
-	case !slices.Contains(strings.Fields(row.codes), a.Findings[0].Code) || row.host != "" && a.Findings[0].Host != row.host:
+	case !slices.Contains(strings.Fields(row.codes), a.Findings[0].Code) || row.host != "" &&
+		a.Findings[0].Host != row.host:
 		return fmt.Sprintf("want %s of %s first: %+v", row.codes, row.host, a.Findings)
 	}
 	if len(a.Findings) > 0 {
@@ -107,7 +108,10 @@ func (row whyRow) run(l *lab) string {
 func (l *lab) awaitTraining() {
 	l.t.Helper()
 	for _, h := range other(3) {
-		eventually(l.t, 60*time.Second, h+" trains", func() bool { return l.on(h, "test", "-e", "/tmp/why-trains").code == 0 })
+		eventually(l.t, 60*time.Second, h+" trains", func() bool {
+			return l.on(h, "test", "-e",
+				"/tmp/why-trains").code == 0
+		})
 	}
 }
 
@@ -154,15 +158,18 @@ func whyTroubles() []whyRow {
 			undo:  on("spark3", "iptables -F INPUT"), codes: "loses-packets no-answer", host: "spark3"},
 		{name: "a cable is pulled", launch: whyTrain + "train", plant: func(l *lab) { l.do("cut", "spark2", "port0") },
 			undo: func(l *lab) { l.do("heal", "spark2"); time.Sleep(2 * time.Second) }, codes: "link-lost", host: "spark2"},
-		{name: "a GPU has fallen to a part of its clock", launch: "exec --nodes 3 -- sleep 600", plant: gpus("util=96\nclock=507\n"),
-			undo: gpus(""), codes: "gpu-slow", host: "spark2"},
+		{name: "a GPU has fallen to a part of its clock", launch: "exec --nodes 3 -- sleep 600",
+			plant: gpus("util=96\nclock=507\n"),
+			undo:  gpus(""), codes: "gpu-slow", host: "spark2"},
 		{name: "its machines are taken", launch: "exec --nodes 3 --gpus all --wait -- sleep 600",
 			plant: func(l *lab) {
-				l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait", "--", "true").must(l.t)
+				l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait",
+					"--", "true").must(l.t)
 			}, of: "second", undo: func(l *lab) { l.on("spark1", "sparkrun", "stop", "second") }, codes: "waits"},
 		{name: "a machine is drained", launch: "", plant: func(l *lab) {
 			l.on("spark1", "sparkrun", "node", "drain", "spark3").must(l.t)
-			l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "row", "--nodes", "3", "--wait", "--", "true").must(l.t)
+			l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "row", "--nodes", "3", "--wait", "--",
+				"true").must(l.t)
 		}, undo: func(l *lab) { l.on("spark1", "sparkrun", "node", "resume", "spark3").must(l.t) }, codes: "waits"},
 		{name: "its memory is too small", launch: "exec --nodes 2 -- PYTHON SCRIPT thrash",
 			plant: on("spark2", "g=/sys/fs/cgroup/memory/why; mkdir -p $g; p=$(pgrep -f '[w]hy.py thrash' | head -1); "+
@@ -172,7 +179,10 @@ func whyTroubles() []whyRow {
 			codes: "ended", host: "spark2"},
 		{name: "a service is wedged", launch: "exec --serve 8000 --health /health --metrics /metrics -- PYTHON STANDIN 8000 '' wedge",
 			within: 20 * time.Second, codes: "service-wedged"},
-		{name: "a machine loses its power", launch: whyTrain + "train --node-timeout 1h", plant: func(l *lab) { l.do("kill", "spark3") },
+		{name: "a machine loses its power", launch: whyTrain + "train --node-timeout 1h", plant: func(l *lab) {
+			l.do("kill",
+				"spark3")
+		},
 			codes: "machine-away", host: "spark3", within: 8 * time.Second},
 	}
 }
@@ -190,11 +200,13 @@ func whyHealthy() []whyRow {
 		{name: "threads have nothing to do", launch: "exec --nodes 2 -- PYTHON SCRIPT pool"},
 		{name: "a service has no requests", launch: "exec --serve 8000 --health /health -- PYTHON -m http.server 8000"},
 		{name: "a machine with nothing to do", of: "spark2"},
-		{name: "GPUs work, and one is idle", launch: "exec --nodes 3 -- sleep 600", plant: gpus("util=0\nclock=208\n"), undo: gpus("")},
+		{name: "GPUs work, and one is idle", launch: "exec --nodes 3 -- sleep 600", plant: gpus("util=0\nclock=208\n"),
+			undo: gpus("")},
 	}
 }
 
-// Of a training that is well nothing is found; then the rank is named that sleeps while others are in all_reduce, and the
+// Of a training that is well nothing is found; then the rank is named that sleeps while others are in all_reduce, and
+// the
 // one that a signal has stopped.
 func TestWhy(t *testing.T) {
 	t.Parallel()
@@ -203,27 +215,35 @@ func TestWhy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.on("spark1", "sparkrun", "launch", "-d", "torchrun", "--name", "row", "--nodes", "2", "--python", python, "--", script, "train").must(t)
-	eventually(t, 30*time.Second, "it trains", func() bool { return l.on("spark1", "sh", "-c", "ls /tmp/why-trains").code == 0 })
+	l.on("spark1", "sparkrun", "launch", "-d", "torchrun", "--name", "row", "--nodes", "2", "--python", python, "--",
+		script, "train").must(t)
+	eventually(t, 30*time.Second, "it trains", func() bool {
+		return l.on("spark1", "sh", "-c",
+			"ls /tmp/why-trains").code == 0
+	})
 	if a := l.why("row"); len(a.Findings) > 0 || len(a.Looked) < 5 {
 		t.Errorf("a healthy job: %+v", a)
 	}
 	l.on("spark2", "touch", "/tmp/why-sleep-1").must(t)
 	eventually(t, 10*time.Second, "the one that sleeps is named", func() bool {
 		a := l.why("row")
-		return len(a.Findings) > 0 && a.Findings[0].Code == "waits-for-rank" && a.Findings[0].Host == "spark2" && *a.Findings[0].Rank == 1
+		return len(a.Findings) > 0 && a.Findings[0].Code == "waits-for-rank" && a.Findings[0].Host == "spark2" &&
+			*a.Findings[0].Rank == 1
 	})
 	l.on("spark2", "sh", "-c", "pkill -STOP -f [w]hy.py").must(t)
 	r := l.on("spark2", "sparkrun", "why", "row").must(t)
-	if !strings.Contains(r.out, "1. rank 1 on spark2 is stopped by a signal") || !strings.Contains(r.out, "--rank 1 -- kill -CONT ") {
+	if !strings.Contains(r.out, "1. rank 1 on spark2 is stopped by a signal") || !strings.Contains(r.out,
+		"--rank 1 -- kill -CONT ") {
 		t.Errorf("%s", r)
 	}
-	if r := l.on("spark2", "sparkrun", "why", "spark3"); r.code == 0 || !strings.Contains(r.err, "those are spark1, spark2") {
+	if r := l.on("spark2", "sparkrun", "why", "spark3"); r.code == 0 || !strings.Contains(r.err,
+		"those are spark1, spark2") {
 		t.Errorf("an unknown name: %s", r)
 	}
 }
 
-// TestWhyTroubles plants all troubles, each of which has to be found first, and looks at healthy jobs, in which nothing may be
+// TestWhyTroubles plants all troubles, each of which has to be found first, and looks at healthy jobs, in which
+// nothing may be
 // found. It takes minutes: -troubles.
 func TestWhyTroubles(t *testing.T) {
 	if !*troubles {
@@ -244,5 +264,6 @@ func TestWhyTroubles(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d troubles found first; in %d of %d healthy jobs something was found", tried[1]-wrong[1], tried[1], wrong[0], tried[0])
+	t.Logf("%d of %d troubles found first; in %d of %d healthy jobs something was found", tried[1]-wrong[1], tried[1],
+		wrong[0], tried[0])
 }

@@ -276,14 +276,16 @@ func (w *Why) waitsFor(pid int, t proc.Thread, at string) string {
 		return "terminal"
 	case has("pipe"):
 		return "pipe"
-	case has("sk_wait", "tcp_", "inet_", "skb_wait", "unix_stream"), has("wait_woken") && strings.HasPrefix(file, "socket:"):
+	case has("sk_wait", "tcp_", "inet_", "skb_wait", "unix_stream"), has("wait_woken") && strings.HasPrefix(file,
+		"socket:"):
 		return "network"
 	}
 	return ""
 }
 
 // busy are the programs that use most of the processor and belong to none of the ranks.
-func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched, over time.Duration) (out []wire.BusyProgram) {
+func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched,
+	over time.Duration) (out []wire.BusyProgram) {
 	own := map[int]bool{}
 	for _, k := range ranks {
 		for _, pid := range k.pids {
