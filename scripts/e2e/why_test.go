@@ -66,7 +66,8 @@ func (row whyRow) run(l *lab) string {
 		}
 	}()
 	if row.launch != "" {
-		args := strings.NewReplacer("PYTHON", python, "SCRIPT", script).Replace(row.launch)
+		args := strings.NewReplacer("PYTHON", python, "SCRIPT", script, "STANDIN",
+			filepath.Join(filepath.Dir(script), "standin_server.py")).Replace(row.launch)
 		words := strings.Fields(args)
 		l.on("spark1", append([]string{"sparkrun", "launch", "-d", words[0], "--name", "row"}, words[1:]...)...).must(l.t)
 		if strings.HasPrefix(row.launch, whyTrain) {
@@ -150,7 +151,7 @@ func whyTroubles() []whyRow {
 			undo:  func(*lab) { time.Sleep(12 * time.Second) }, // until these are over
 			codes: "starved", host: "spark2"},
 		{name: "its quota of processor time is used up", launch: "exec --nodes 2 -- PYTHON SCRIPT burn",
-			plant: on("spark2", "g=/sys/fs/cgroup/cpu/why; mkdir -p $g; echo 20000 > $g/cpu.cfs_quota_us; "+
+			plant: on("spark2", "g=/sys/fs/cgroup/cpu/why; mkdir -p $g; echo 2000 > $g/cpu.cfs_quota_us; "+
 				"for p in $(pgrep -f '[w]hy.py burn'); do echo $p > $g/cgroup.procs; done"),
 			codes: "throttled", host: "spark2"},
 		{name: "a link loses packets", launch: whyTrain + "train",
@@ -166,18 +167,21 @@ func whyTroubles() []whyRow {
 				l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait",
 					"--", "true").must(l.t)
 			}, of: "second", undo: func(l *lab) { l.on("spark1", "sparkrun", "stop", "second") }, codes: "waits"},
-		{name: "a machine is drained", launch: "", plant: func(l *lab) {
+		{name: "a machine is drained", launch: "exec --on spark1 --gpus all -- sleep 600", plant: func(l *lab) {
 			l.on("spark1", "sparkrun", "node", "drain", "spark3").must(l.t)
-			l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "row", "--nodes", "3", "--wait", "--",
+			l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait", "--",
 				"true").must(l.t)
-		}, undo: func(l *lab) { l.on("spark1", "sparkrun", "node", "resume", "spark3").must(l.t) }, codes: "waits"},
+		}, of: "second", undo: func(l *lab) {
+			l.on("spark1", "sparkrun", "stop", "second")
+			l.on("spark1", "sparkrun", "node", "resume", "spark3").must(l.t)
+		}, codes: "waits"},
 		{name: "its memory is too small", launch: "exec --nodes 2 -- PYTHON SCRIPT thrash",
 			plant: on("spark2", "g=/sys/fs/cgroup/memory/why; mkdir -p $g; p=$(pgrep -f '[w]hy.py thrash' | head -1); "+
 				"echo 240M > $g/memory.limit_in_bytes; echo $p > $g/cgroup.procs; rm -f /tmp/x"),
 			codes: "paging memory-stalls", host: "spark2"},
 		{name: "a rank is killed", launch: whyTrain + "train", plant: on("spark2", "pkill -KILL -f [w]hy.py"),
 			codes: "ended", host: "spark2"},
-		{name: "a service is wedged", launch: "exec --serve 8000 --health /health --metrics /metrics -- PYTHON STANDIN 8000 '' wedge",
+		{name: "a service is wedged", launch: "exec --serve 8000 --health /health --metrics /metrics -- PYTHON STANDIN 8000 0.0.0.0 wedge",
 			within: 20 * time.Second, codes: "service-wedged"},
 		{name: "a machine loses its power", launch: whyTrain + "train --node-timeout 1h", plant: func(l *lab) {
 			l.do("kill",

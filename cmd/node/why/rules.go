@@ -139,10 +139,10 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 	if r.Queued < 0.25 || lack(r) < 0.25 || r.Group.Throttled >= 0.1 {
 		return wire.WhyFinding{}, false
 	}
-	var peers []float64
+	var peers, gets []float64
 	for _, o := range e.rest(r) {
 		if o.CPU+o.Queued > 0.2 { // it wants something
-			peers = append(peers, lack(o))
+			peers, gets = append(peers, lack(o)), append(gets, o.CPU)
 		}
 	}
 	var strangers float64
@@ -154,7 +154,7 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 		}
 		strangers, texts = strangers+b.CPU, append(texts, text)
 	}
-	behind := len(peers) > 0 && lack(r) >= median(peers)+0.3
+	behind := len(peers) > 0 && (lack(r) >= median(peers)+0.3 || lack(r) >= 0.5 && r.CPU < median(gets)/2)
 	if !behind && (strangers < 0.5*r.Queued || strangers < 0.5) {
 		return wire.WhyFinding{}, false
 	}
@@ -163,7 +163,8 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 		Evidence: []string{used(r)}}
 	if behind {
 		f.Sure = 75
-		f.Evidence = append(f.Evidence, fmt.Sprintf("its peers get %.0f %%", 100*(1-median(peers))))
+		f.Evidence = append(f.Evidence, fmt.Sprintf("its peers get %.0f %%, and use %.2f cores", 100*(1-median(peers)),
+			median(gets)))
 	}
 	f.Evidence = append(f.Evidence, texts...)
 	return f, true
@@ -422,12 +423,13 @@ func (w way) trouble() string {
 	return ""
 }
 
-// common is the machine that most of these ways have as an end.
+// common is the machine that is an end of most of the trouble.
 func common(ways []way) (host string) {
 	count := map[string]int{}
 	for _, w := range ways {
-		count[w.from]++
-		count[w.to]++
+		weight := 1 + int(w.again) + 10*int(w.tries)
+		count[w.from] += weight
+		count[w.to] += weight
 	}
 	for _, h := range slices.Sorted(maps.Keys(count)) {
 		if count[h] > count[host] {
