@@ -18,6 +18,14 @@ var reasons = []struct {
 	{0x80, "hw_power_brake_slowdown"},
 }
 
+// ThrottleReasons are those that a GPU's Throttle can have.
+func ThrottleReasons() (all []string) {
+	for _, r := range reasons {
+		all = append(all, r.name)
+	}
+	return all
+}
+
 // ParseGPU reads a line that nvidia-smi gives for gpuFields and a field of reasons, without units:
 //
 //	0, NVIDIA GB10, 0, 2405, 3003, 10.80, 52, [N/A], [N/A], 0x0000000000000000

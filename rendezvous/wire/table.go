@@ -35,6 +35,14 @@ var (
 	ChangeGateway = unary[rendezvous.GatewayChange, Acknowledged](Row{Name: "gateway-change", Who: usersHere, To: leader,
 		Audit: "gateway",
 		Does:  "change one of its settings: open it, make or revoke a key, set or remove an alias, its CA"})
+	ShowNotify = unary[Empty, NotifyResponse](Row{Name: "notify", Who: users, To: leader, Asks: true,
+		Does: "who is told of jobs, services and machines, and how that went"})
+	ChangeNotify = unary[NotifyChangeRequest, Acknowledged](Row{Name: "notify-change", Who: usersHere, To: leader,
+		Audit: "notify", Does: "have a webhook called, or a command run, when something happens, or no longer"})
+	TestNotify = unary[NotifyTestRequest, NotifyTestResponse](Row{Name: "notify-test", Who: usersHere, To: leader,
+		Audit: "notify test", Does: "send one of them a test"})
+	OpenWeb = unary[Empty, WebLink](Row{Name: "web", Who: users, Audit: "web",
+		Does: "a link to the page of the machine that is asked: it opens that once, soon, for who asked"})
 	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
 		Does: "the output of a job's ranks, from every node that has some"})
 	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"context"
 	"maps"
 	"os"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 )
 
 // largeBlock is the size of a huge page. A machine with many free bytes and few such blocks loads models slowly.
@@ -49,8 +49,8 @@ func (m *Metrics) memory(p *page) {
 	}
 }
 
-// ranks tells what jobs hold on this machine.
-func (m *Metrics) ranks(p *page) {
+// ranks tells what jobs hold on this machine, and what each rank uses.
+func (m *Metrics) ranks(p *page, now usage.Machine) {
 	held := map[launcher.JobID]int64{}
 	for key, bytes := range m.cfg.Ranks.Held() {
 		held[key.Job] += bytes
@@ -59,6 +59,49 @@ func (m *Metrics) ranks(p *page) {
 	for _, job := range slices.Sorted(maps.Keys(held)) {
 		f.add(float64(held[job]), "job_id", string(job))
 	}
+	used := p.counter("sparkrun_rank_cpu_seconds_total", "Processor time of a rank's processes.")
+	memory := p.gauge("sparkrun_rank_memory_bytes", "What a rank's processes hold, without the GPU.")
+	gpu := p.gauge("sparkrun_rank_gpu_memory_bytes", "What a rank's processes hold by the GPU, as its driver says.")
+	for _, r := range now.Ranks {
+		of := []string{"job_id", string(r.Job), "generation", strconv.FormatUint(uint64(r.Generation), 10), "rank",
+			strconv.Itoa(r.Rank)}
+		used.add(r.CPUTime.Seconds(), of...)
+		memory.add(float64(r.Memory), of...)
+		if r.GPUMemory != nil {
+			gpu.add(float64(*r.GPUMemory), of...)
+		}
+	}
+}
+
+// gpus tells of GPUs as nvidia-smi does.
+func gpus(p *page, all []usage.GPU) {
+	busy := p.gauge("sparkrun_gpu_utilization_ratio", "For which part of the time a GPU had work.")
+	clock := p.gauge("sparkrun_gpu_clock_hertz", "Clock of a GPU's multiprocessors.")
+	highest := p.gauge("sparkrun_gpu_clock_max_hertz", "The highest that it can have.")
+	power := p.gauge("sparkrun_gpu_power_watts", "What a GPU draws.")
+	heat := p.gauge("sparkrun_gpu_temperature_celsius", "Temperature of a GPU.")
+	used := p.gauge("sparkrun_gpu_memory_used_bytes", "Memory of a GPU's own that is used; a Spark's has none.")
+	total := p.gauge("sparkrun_gpu_memory_bytes", "Memory of a GPU's own.")
+	slowed := p.gauge("sparkrun_gpu_throttled", "Whether a GPU's clock is held down, and by what.")
+	for _, g := range all {
+		of := []string{"gpu", strconv.Itoa(g.Index), "name", g.Name}
+		for _, figure := range []struct {
+			of   *family
+			v    *float64
+			unit float64
+		}{{busy, g.Busy, 1}, {clock, g.MHz, 1e6}, {highest, g.MaxMHz, 1e6}, {power, g.Watts, 1}, {heat, g.Celsius, 1}} {
+			if figure.v != nil {
+				figure.of.add(*figure.v*figure.unit, of...)
+			}
+		}
+		if g.Used != nil && g.Total != nil {
+			used.add(float64(*g.Used), of...)
+			total.add(float64(*g.Total), of...)
+		}
+		for _, reason := range usage.ThrottleReasons() {
+			slowed.is(slices.Contains(g.Throttle, reason), append(slices.Clone(of), "reason", reason)...)
+		}
+	}
 }
 
 // wordBytes is what the data counters of a port count in (InfiniBand specification, PortCounters).
@@ -66,8 +109,8 @@ const wordBytes = 4
 
 // fabric tells what RDMA devices and network interfaces have counted. Of the latter only hardware is told of:
 // containers' interfaces come and go.
-func (m *Metrics) fabric(ctx context.Context, p *page) {
-	devices, interfaces := m.cfg.Devices.Totals(ctx)
+func (m *Metrics) fabric(p *page) {
+	devices, interfaces := m.cfg.Sampler.Totals()
 	in := p.counter("sparkrun_rdma_received_bytes_total", "What a port of an RDMA device has received.")
 	out := p.counter("sparkrun_rdma_transmitted_bytes_total", "What a port of an RDMA device has sent.")
 	events := p.counter("sparkrun_rdma_events_total", "Other counters of a port, by the kernel's names.")

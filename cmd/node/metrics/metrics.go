@@ -20,6 +20,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -41,7 +42,7 @@ type Config struct {
 	Present   *rendezvous.Latest[[]gossip.Peer]
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Raft      Raft
-	Devices   Devices
+	Sampler   Sampler
 	Ranks     Ranks
 }
 
@@ -51,9 +52,11 @@ type Raft interface {
 	HasRecord() bool         // the record is replicated to this member
 }
 
-// Devices count by themselves.
-type Devices interface {
-	Totals(context.Context) (devices, interfaces map[string]map[string]uint64)
+// Sampler reads the machine, once for all who ask within a second.
+type Sampler interface {
+	Scrape(context.Context) usage.Machine
+	// Totals are what devices and interfaces had counted by then.
+	Totals() (devices, interfaces map[string]map[string]uint64)
 }
 
 // Ranks are this member's.
@@ -137,8 +140,10 @@ func (m *Metrics) read(ctx context.Context, told gateway.Told) []byte {
 	m.cluster(p, time.Now())
 	requests(p, told.Counts())
 	m.memory(p)
-	m.ranks(p)
-	m.fabric(context.WithoutCancel(ctx), p) // others may get the same answer
+	now := m.cfg.Sampler.Scrape(context.WithoutCancel(ctx)) // others may get the same answer
+	m.ranks(p, now)
+	gpus(p, now.GPUs)
+	m.fabric(p)
 	agent(p)
 	m.last, m.at = p.bytes(), time.Now()
 	return m.last

@@ -20,6 +20,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -33,11 +34,13 @@ type fake struct {
 	record              bool
 	devices, interfaces map[string]map[string]uint64
 	held                map[launcher.Key]int64
+	machine             usage.Machine
 }
 
-func (f fake) Leader() launcher.NodeID { return f.leader }
-func (f fake) HasRecord() bool         { return f.record }
-func (f fake) Totals(context.Context) (devices, interfaces map[string]map[string]uint64) {
+func (f fake) Leader() launcher.NodeID              { return f.leader }
+func (f fake) HasRecord() bool                      { return f.record }
+func (f fake) Scrape(context.Context) usage.Machine { return f.machine }
+func (f fake) Totals() (devices, interfaces map[string]map[string]uint64) {
 	return f.devices, f.interfaces
 }
 func (f fake) Held() map[launcher.Key]int64 { return f.held }
@@ -65,6 +68,17 @@ func node(t *testing.T) *Metrics {
 		interfaces: map[string]map[string]uint64{"eth0": {"rx_bytes": 5, "tx_bytes": 6},
 			"veth12": {"rx_bytes": 1, "tx_bytes": 1}},
 		held: map[launcher.Key]int64{{Job: "jjjj", Generation: 1}: 1 << 30, {Job: "jjjj", Generation: 2}: 1 << 20},
+		machine: usage.Machine{
+			GPUs: []usage.GPU{
+				{Name: "NVIDIA GB10", Busy: new(0.96), MHz: new(507.), MaxMHz: new(3003.), Watts: new(12.), Celsius: new(88.),
+					Throttle: []string{"sw_thermal_slowdown"}},
+				{Index: 1, Name: "NVIDIA H200", Used: new(int64(1 << 30)), Total: new(int64(140 << 30))},
+			},
+			Ranks: []usage.Rank{
+				{Job: "jjjj", Generation: 2, Rank: 3, CPUTime: 1500 * time.Millisecond, Memory: 1 << 20, GPUMemory: new(int64(5 << 20))},
+				{Job: "jjjj", Generation: 2, Rank: 4, Memory: 1 << 10},
+			},
+		},
 	}
 	present, inventory := &rendezvous.Latest[[]gossip.Peer]{}, &rendezvous.Latest[envgen.Inventory]{}
 	present.Store([]gossip.Peer{{ID: "id1", Alive: true}, {ID: "id2", Alive: true}, {ID: "id3"}})
@@ -76,7 +90,7 @@ func node(t *testing.T) *Metrics {
 	}
 	m := New(Config{
 		Self: "id1", Host: "spark1", Version: "1.2.3", Port: 7942, MemoryFloor: 2 << 30, Record: rendezvous.NewRecord(),
-		Members: func() []wire.Member { return members }, Present: present, Inventory: inventory, Raft: f, Devices: f,
+		Members: func() []wire.Member { return members }, Present: present, Inventory: inventory, Raft: f, Sampler: f,
 		Ranks: f, Proc: files(t, map[string]string{
 			"meminfo":   "MemTotal: 128 kB\nMemAvailable: 64 kB\nSwapTotal: 16 kB\nSwapFree: 12 kB\nCmaTotal: 8 kB\nCmaFree: 4 kB\n",
 			"buddyinfo": "Node 0, zone Normal 9 0 0 0 0 0 0 0 0 0 0\n",
@@ -182,13 +196,13 @@ func TestPage(t *testing.T) {
 // What is not known is absent: a zero would be taken for a fact.
 func TestUnknownIsAbsent(t *testing.T) {
 	m := node(t)
-	m.cfg.Proc, m.cfg.Raft, m.cfg.Devices, m.cfg.Ranks = files(t, nil), fake{}, fake{}, fake{}
+	m.cfg.Proc, m.cfg.Raft, m.cfg.Sampler, m.cfg.Ranks = files(t, nil), fake{}, fake{}, fake{}
 	m.cfg.MemoryFloor = 0
 	told := toldOf()
 	told.Counts = func() []wire.GatewayCount { return nil }
 	page := get(m, told, "/metrics").Body.String()
 	for _, name := range []string{"sparkrun_memory_", "sparkrun_node_", "sparkrun_service", "sparkrun_jobs", "sparkrun_record",
-		"sparkrun_rdma", "sparkrun_interface", "sparkrun_gateway_requests", "sparkrun_job_memory"} {
+		"sparkrun_rdma", "sparkrun_interface", "sparkrun_gateway_requests", "sparkrun_job_memory", "sparkrun_gpu", "sparkrun_rank"} {
 		if strings.Contains(page, name) {
 			t.Errorf("%s is told of", name)
 		}

@@ -23,16 +23,16 @@ import (
 
 // Config of a sampler. All of it is needed.
 type Config struct {
-	Self      launcher.NodeID
-	Host      string
+	Self launcher.NodeID
+	Host string
+	// Began is when the agent was started, Links are the last changes of the machine's ports.
+	Began     time.Time
+	Links     func() []envgen.LinkChange
 	Reader    Reader
 	SMI       SMI
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Counters  Counters
 	Ranks     Ranks
-	// Began is when the agent was started, Links are the last changes of the machine's ports.
-	Began time.Time
-	Links func() []envgen.LinkChange
 }
 
 // Reader reads the machine, all but its ports.
@@ -183,6 +183,13 @@ func (s *Sampler) Now(ctx context.Context) (usage.Machine, error) {
 
 // Scrape is the same for who asks now and then.
 func (s *Sampler) Scrape(ctx context.Context) usage.Machine { return s.read(ctx, glance) }
+
+// Totals are what devices and interfaces had counted at the last reading.
+func (s *Sampler) Totals() (devices, interfaces map[string]map[string]uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.was.devices, s.was.interfaces
+}
 
 // read gives a reading that is at most a second old, and has nvidia-smi run for a while from now.
 func (s *Sampler) read(ctx context.Context, wanted time.Duration) usage.Machine {
