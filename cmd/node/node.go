@@ -309,7 +309,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	looks := why.New(why.Config{
 		Self: m.Node, Host: m.Host, Agent: n.agent, Survey: n.survey, Dial: n.dial, Proc: proc.Here, Groups: proc.GroupsHere,
-		Machine: n.sampler.Now, Jobs: n.ranks.All, Status: n.status.Of,
+		Machine: n.sampler.Now, Past: n.sampler.Past, Jobs: n.ranks.All, Status: n.status.Of,
 	})
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,

@@ -51,6 +51,7 @@ type NodeLook struct {
 	ID      launcher.NodeID     `json:"id"`
 	Host    string              `json:"host"`
 	Machine usage.Machine       `json:"machine"`
+	Past    []usage.Machine     `json:"past,omitempty"` // of the last minutes, the oldest first
 	Links   []envgen.LinkChange `json:"links,omitempty"`
 	Counts  []envgen.Counters   `json:"counts,omitempty"` // what RDMA devices counted in the last minute
 	Ranks   []RankLook          `json:"ranks,omitempty"`
@@ -125,9 +126,12 @@ type Conn struct {
 	Remote netip.AddrPort `json:"remote"`
 	RTT    time.Duration  `json:"rtt_ns"`
 	MinRTT time.Duration  `json:"min_rtt_ns"`
-	Sent   uint32         `json:"sent"`   // segments with data while it was looked at
-	Again  uint32         `json:"again"`  // those of them that were sent again
-	Tries  uint8          `json:"tries"`  // how often in a row the oldest has been sent again
-	Queued uint32         `json:"queued"` // bytes that are not acknowledged or not sent
-	Unread uint32         `json:"unread"` // bytes that came and the rank has not read
+	Sent   uint32         `json:"sent"`  // segments with data while it was looked at
+	Again  uint32         `json:"again"` // those of them that were sent again
+	// Total and TotalAgain are the same since it was made.
+	Total      uint32 `json:"total"`
+	TotalAgain uint32 `json:"total_again"`
+	Tries      uint8  `json:"tries"`  // how often in a row the oldest has been sent again
+	Queued     uint32 `json:"queued"` // bytes that are not acknowledged or not sent
+	Unread     uint32 `json:"unread"` // bytes that came and the rank has not read
 }

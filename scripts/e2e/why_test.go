@@ -56,6 +56,9 @@ func (row whyRow) run(l *lab) string {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	for _, h := range other(3) {
+		l.on(h, "rm", "-f", "/tmp/why-trains").must(l.t)
+	}
 	defer func() {
 		l.on("spark1", "sparkrun", "stop", "row", "--grace", "0s")
 		if row.undo != nil {
@@ -63,11 +66,12 @@ func (row whyRow) run(l *lab) string {
 		}
 	}()
 	if row.launch != "" {
-		args := strings.NewReplacer("PYTHON", python, "SCRIPT", script).Replace(row.launch)
+		args := strings.NewReplacer("PYTHON", python, "SCRIPT", script, "STANDIN",
+			filepath.Join(filepath.Dir(script), "standin_server.py")).Replace(row.launch)
 		words := strings.Fields(args)
 		l.on("spark1", append([]string{"sparkrun", "launch", "-d", words[0], "--name", "row"}, words[1:]...)...).must(l.t)
-		if row.plant != nil {
-			time.Sleep(3 * time.Second) // it runs as it should
+		if strings.HasPrefix(row.launch, whyTrain) {
+			l.awaitTraining()
 		}
 	}
 	if row.plant != nil {
@@ -91,7 +95,8 @@ func (row whyRow) run(l *lab) string {
 	case row.codes == "":
 	case len(a.Findings) == 0:
 		return fmt.Sprintf("nothing found; looked at %q", a.Looked)
-	case !slices.Contains(strings.Fields(row.codes), a.Findings[0].Code) || row.host != "" && a.Findings[0].Host != row.host:
+	case !slices.Contains(strings.Fields(row.codes), a.Findings[0].Code) || row.host != "" &&
+		a.Findings[0].Host != row.host:
 		return fmt.Sprintf("want %s of %s first: %+v", row.codes, row.host, a.Findings)
 	}
 	if len(a.Findings) > 0 {
@@ -100,9 +105,35 @@ func (row whyRow) run(l *lab) string {
 	return ""
 }
 
+// awaitTraining waits until each rank of a training on all machines has done a step.
+func (l *lab) awaitTraining() {
+	l.t.Helper()
+	for _, h := range other(3) {
+		eventually(l.t, 60*time.Second, h+" trains", func() bool {
+			return l.on(h, "test", "-e",
+				"/tmp/why-trains").code == 0
+		})
+	}
+}
+
 // shellOn runs shell text on a host.
 func shellOn(host, text string) func(*lab) {
 	return func(l *lab) { l.on(host, "sh", "-c", text).must(l.t) }
+}
+
+// gpus has all machines' GPUs at work, that of spark2 as text says.
+func gpus(text string) func(*lab) {
+	return func(l *lab) {
+		for _, h := range other(3) {
+			b := text
+			if text != "" && h != "spark2" {
+				b = "util=96\nclock=2405\n"
+			}
+			if err := os.WriteFile("/var/tmp/sparkrun-lab/"+l.name+"/hosts/"+h+"/gpu", []byte(b), 0o644); err != nil {
+				l.t.Fatal(err)
+			}
+		}
+	}
 }
 
 func whyTroubles() []whyRow {
@@ -120,31 +151,42 @@ func whyTroubles() []whyRow {
 			undo:  func(*lab) { time.Sleep(12 * time.Second) }, // until these are over
 			codes: "starved", host: "spark2"},
 		{name: "its quota of processor time is used up", launch: "exec --nodes 2 -- PYTHON SCRIPT burn",
-			plant: on("spark2", "g=/sys/fs/cgroup/cpu/why; mkdir -p $g; echo 20000 > $g/cpu.cfs_quota_us; "+
+			plant: on("spark2", "g=/sys/fs/cgroup/cpu/why; mkdir -p $g; echo 2000 > $g/cpu.cfs_quota_us; "+
 				"for p in $(pgrep -f '[w]hy.py burn'); do echo $p > $g/cgroup.procs; done"),
 			codes: "throttled", host: "spark2"},
 		{name: "a link loses packets", launch: whyTrain + "train",
 			plant: on("spark3", "iptables -A INPUT -i enp1s0f0np0 -m statistic --mode random --probability 0.05 -j DROP"),
 			undo:  on("spark3", "iptables -F INPUT"), codes: "loses-packets no-answer", host: "spark3"},
 		{name: "a cable is pulled", launch: whyTrain + "train", plant: func(l *lab) { l.do("cut", "spark2", "port0") },
-			undo: func(l *lab) { l.do("heal", "spark2") }, codes: "link-lost", host: "spark2"},
+			undo: func(l *lab) { l.do("heal", "spark2"); time.Sleep(2 * time.Second) }, codes: "link-lost", host: "spark2"},
+		{name: "a GPU has fallen to a part of its clock", launch: "exec --nodes 3 -- sleep 600",
+			plant: gpus("util=96\nclock=507\n"),
+			undo:  gpus(""), codes: "gpu-slow", host: "spark2"},
 		{name: "its machines are taken", launch: "exec --nodes 3 --gpus all --wait -- sleep 600",
 			plant: func(l *lab) {
-				l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait", "--", "true").must(l.t)
+				l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait",
+					"--", "true").must(l.t)
 			}, of: "second", undo: func(l *lab) { l.on("spark1", "sparkrun", "stop", "second") }, codes: "waits"},
-		{name: "a machine is drained", launch: "", plant: func(l *lab) {
+		{name: "a machine is drained", launch: "exec --on spark1 --gpus all -- sleep 600", plant: func(l *lab) {
 			l.on("spark1", "sparkrun", "node", "drain", "spark3").must(l.t)
-			l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "row", "--nodes", "3", "--wait", "--", "true").must(l.t)
-		}, undo: func(l *lab) { l.on("spark1", "sparkrun", "node", "resume", "spark3").must(l.t) }, codes: "waits"},
+			l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait", "--",
+				"true").must(l.t)
+		}, of: "second", undo: func(l *lab) {
+			l.on("spark1", "sparkrun", "stop", "second")
+			l.on("spark1", "sparkrun", "node", "resume", "spark3").must(l.t)
+		}, codes: "waits"},
 		{name: "its memory is too small", launch: "exec --nodes 2 -- PYTHON SCRIPT thrash",
 			plant: on("spark2", "g=/sys/fs/cgroup/memory/why; mkdir -p $g; p=$(pgrep -f '[w]hy.py thrash' | head -1); "+
 				"echo 240M > $g/memory.limit_in_bytes; echo $p > $g/cgroup.procs; rm -f /tmp/x"),
 			codes: "paging memory-stalls", host: "spark2"},
 		{name: "a rank is killed", launch: whyTrain + "train", plant: on("spark2", "pkill -KILL -f [w]hy.py"),
 			codes: "ended", host: "spark2"},
-		{name: "a service is wedged", launch: "exec --serve 8000 --health /health --metrics /metrics -- PYTHON STANDIN 8000 '' wedge",
+		{name: "a service is wedged", launch: "exec --serve 8000 --health /health --metrics /metrics -- PYTHON STANDIN 8000 0.0.0.0 wedge",
 			within: 20 * time.Second, codes: "service-wedged"},
-		{name: "a machine loses its power", launch: whyTrain + "train --node-timeout 1h", plant: func(l *lab) { l.do("kill", "spark3") },
+		{name: "a machine loses its power", launch: whyTrain + "train --node-timeout 1h", plant: func(l *lab) {
+			l.do("kill",
+				"spark3")
+		},
 			codes: "machine-away", host: "spark3", within: 8 * time.Second},
 	}
 }
@@ -162,10 +204,13 @@ func whyHealthy() []whyRow {
 		{name: "threads have nothing to do", launch: "exec --nodes 2 -- PYTHON SCRIPT pool"},
 		{name: "a service has no requests", launch: "exec --serve 8000 --health /health -- PYTHON -m http.server 8000"},
 		{name: "a machine with nothing to do", of: "spark2"},
+		{name: "GPUs work, and one is idle", launch: "exec --nodes 3 -- sleep 600", plant: gpus("util=0\nclock=208\n"),
+			undo: gpus("")},
 	}
 }
 
-// Of a training that is well nothing is found; then the rank is named that sleeps while others are in all_reduce, and the
+// Of a training that is well nothing is found; then the rank is named that sleeps while others are in all_reduce, and
+// the
 // one that a signal has stopped.
 func TestWhy(t *testing.T) {
 	t.Parallel()
@@ -174,27 +219,35 @@ func TestWhy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.on("spark1", "sparkrun", "launch", "-d", "torchrun", "--name", "row", "--nodes", "2", "--python", python, "--", script, "train").must(t)
-	eventually(t, 30*time.Second, "it trains", func() bool { return l.on("spark1", "sh", "-c", "ls /tmp/why-trains").code == 0 })
+	l.on("spark1", "sparkrun", "launch", "-d", "torchrun", "--name", "row", "--nodes", "2", "--python", python, "--",
+		script, "train").must(t)
+	eventually(t, 30*time.Second, "it trains", func() bool {
+		return l.on("spark1", "sh", "-c",
+			"ls /tmp/why-trains").code == 0
+	})
 	if a := l.why("row"); len(a.Findings) > 0 || len(a.Looked) < 5 {
 		t.Errorf("a healthy job: %+v", a)
 	}
 	l.on("spark2", "touch", "/tmp/why-sleep-1").must(t)
 	eventually(t, 10*time.Second, "the one that sleeps is named", func() bool {
 		a := l.why("row")
-		return len(a.Findings) > 0 && a.Findings[0].Code == "waits-for-rank" && a.Findings[0].Host == "spark2" && *a.Findings[0].Rank == 1
+		return len(a.Findings) > 0 && a.Findings[0].Code == "waits-for-rank" && a.Findings[0].Host == "spark2" &&
+			*a.Findings[0].Rank == 1
 	})
 	l.on("spark2", "sh", "-c", "pkill -STOP -f [w]hy.py").must(t)
 	r := l.on("spark2", "sparkrun", "why", "row").must(t)
-	if !strings.Contains(r.out, "1. rank 1 on spark2 is stopped by a signal") || !strings.Contains(r.out, "--rank 1 -- kill -CONT ") {
+	if !strings.Contains(r.out, "1. rank 1 on spark2 is stopped by a signal") || !strings.Contains(r.out,
+		"--rank 1 -- kill -CONT ") {
 		t.Errorf("%s", r)
 	}
-	if r := l.on("spark2", "sparkrun", "why", "spark3"); r.code == 0 || !strings.Contains(r.err, "those are spark1, spark2") {
+	if r := l.on("spark2", "sparkrun", "why", "spark3"); r.code == 0 || !strings.Contains(r.err,
+		"those are spark1, spark2") {
 		t.Errorf("an unknown name: %s", r)
 	}
 }
 
-// TestWhyTroubles plants all troubles, each of which has to be found first, and looks at healthy jobs, in which nothing may be
+// TestWhyTroubles plants all troubles, each of which has to be found first, and looks at healthy jobs, in which
+// nothing may be
 // found. It takes minutes: -troubles.
 func TestWhyTroubles(t *testing.T) {
 	if !*troubles {
@@ -215,5 +268,6 @@ func TestWhyTroubles(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d troubles found first; in %d of %d healthy jobs something was found", tried[1]-wrong[1], tried[1], wrong[0], tried[0])
+	t.Logf("%d of %d troubles found first; in %d of %d healthy jobs something was found", tried[1]-wrong[1], tried[1],
+		wrong[0], tried[0])
 }

@@ -98,9 +98,14 @@ func (s *Sampler) usage(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.
 }
 
 func (s *Sampler) usagePast(context.Context, wire.Caller, wire.Empty) (wire.NodeUsagePast, error) {
+	return wire.NodeUsagePast{ID: s.cfg.Self, Host: s.cfg.Host, Minutes: s.Past()}, nil
+}
+
+// Past is what the machine used in each of the last minutes, the oldest first.
+func (s *Sampler) Past() []usage.Machine {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return wire.NodeUsagePast{ID: s.cfg.Self, Host: s.cfg.Host, Minutes: slices.Clone(s.past.minutes)}, nil
+	return slices.Clone(s.past.minutes)
 }
 
 // Run reads the machine from time to time.

@@ -45,10 +45,10 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 			conn := wire.Conn{
 				Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: time.Duration(t.Min_rtt) * time.Microsecond,
-				Tries: t.Retransmits, Queued: s.WQueue, Unread: s.RQueue,
+				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: s.WQueue, Unread: s.RQueue,
 			}
 			if was := before[inode]; was != nil {
-				conn.Sent, conn.Again = t.Data_segs_out-was.TCPInfo.Data_segs_out, t.Total_retrans-was.TCPInfo.Total_retrans
+				conn.Sent, conn.Again = t.Data_segs_out-was.TCPInfo.Data_segs_out, again(t)-min(again(t), again(was.TCPInfo))
 			}
 			out = append(out, conn)
 		}
@@ -58,6 +58,10 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 	})
 	return out[:min(len(out), connsMost)]
 }
+
+// again counts segments that had to be sent again: not those of which the other end said that it had them (DSACK), as
+// when it was slow to answer.
+func again(t *netlink.TCPInfo) uint32 { return t.Total_retrans - min(t.Total_retrans, t.Dsack_dups) }
 
 func addrPort(ip net.IP, port uint16) netip.AddrPort {
 	addr, _ := netip.AddrFromSlice(ip)

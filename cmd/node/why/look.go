@@ -23,6 +23,8 @@ const (
 	glances = 8
 	// threadsMost bounds the threads of a process that are looked at.
 	threadsMost = 256
+	// pastMinutes are told of what the machine used before.
+	pastMinutes = 15
 	// busyLeast is from how many cores on a program counts that belongs to no rank.
 	busyLeast = 0.2
 )
@@ -81,6 +83,9 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	}
 	var err error
 	out.Machine, err = w.cfg.Machine(ctx)
+	if past := w.cfg.Past(); len(past) > 0 {
+		out.Past = past[max(0, len(past)-pastMinutes):]
+	}
 	out.Links = w.cfg.Survey.Links()
 	out.Counts = w.cfg.Survey.Counted()
 	return out, err
@@ -271,14 +276,16 @@ func (w *Why) waitsFor(pid int, t proc.Thread, at string) string {
 		return "terminal"
 	case has("pipe"):
 		return "pipe"
-	case has("sk_wait", "tcp_", "inet_", "skb_wait", "unix_stream"), has("wait_woken") && strings.HasPrefix(file, "socket:"):
+	case has("sk_wait", "tcp_", "inet_", "skb_wait", "unix_stream"), has("wait_woken") && strings.HasPrefix(file,
+		"socket:"):
 		return "network"
 	}
 	return ""
 }
 
 // busy are the programs that use most of the processor and belong to none of the ranks.
-func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched, over time.Duration) (out []wire.BusyProgram) {
+func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched,
+	over time.Duration) (out []wire.BusyProgram) {
 	own := map[int]bool{}
 	for _, k := range ranks {
 		for _, pid := range k.pids {

@@ -21,7 +21,8 @@ func sleeps(r wire.RankLook) bool {
 
 // meetings are parts of the names of functions in which ranks wait for each other.
 var meetings = []string{"barrier", "all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "broadcast",
-	"all_to_all", "alltoall", "bcast", "init_process_group", "rendezvous", "new_group", "scatter", "gather", "reduce", "recv"}
+	"all_to_all", "alltoall", "bcast", "init_process_group", "rendezvous", "new_group", "scatter", "gather", "reduce",
+	"recv"}
 
 // meeting is the innermost function of a stack in which its rank waits for others; empty: it is in none.
 func meeting(stack []string) string {
@@ -64,7 +65,8 @@ func (e Evidence) peers() (out []wire.WhyFinding) {
 		return nil
 	}
 	out = append(out, e.missing(all)...)
-	if seen := slices.DeleteFunc(slices.Clone(all), func(r wire.RankLook) bool { return len(r.Stacks) == 0 }); len(seen) == len(all) {
+	if seen := slices.DeleteFunc(slices.Clone(all),
+		func(r wire.RankLook) bool { return len(r.Stacks) == 0 }); len(seen) == len(all) {
 		return append(out, byStacks(e, all)...)
 	}
 	return append(out, byKernel(e, all)...)
@@ -100,7 +102,8 @@ func where(r wire.RankLook) string {
 	if len(r.Stacks) > 0 {
 		return text + ", in " + strings.Join(r.Stacks[:min(len(r.Stacks), 3)], " < ")
 	}
-	words := map[string]string{"lock": "a lock", "sleep": "a time to pass", "network": "the network", "poll": "descriptors",
+	words := map[string]string{"lock": "a lock", "sleep": "a time to pass", "network": "the network",
+		"poll": "descriptors",
 		"pipe": "a pipe", "terminal": "input", "child": "a child", "disk": "a disk"}
 	switch word := words[r.Main.In]; {
 	case word != "":
@@ -137,7 +140,8 @@ func byStacks(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 		in := meeting(waiting[0].Stacks)
 		return []wire.WhyFinding{waitFinding(e, late, waiting, 85, " in "+in)}
 	case len(idle) == len(all) && len(names) > 1:
-		f := wire.WhyFinding{Code: "wait-apart", Sure: 70, Text: "its ranks wait for each other in different calls, which never meet",
+		f := wire.WhyFinding{Code: "wait-apart", Sure: 70,
+			Text:   "its ranks wait for each other in different calls, which never meet",
 			Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}
 		for _, r := range all[:min(len(all), 4)] {
 			f.Evidence = append(f.Evidence, where(r))
@@ -171,6 +175,9 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 			return nil
 		}
 	}
+	if len(waiting) == len(all) {
+		return e.fellSilent(all)
+	}
 	if len(late) == 0 || len(waiting) == 0 || !joined(e, all) {
 		return nil
 	}
@@ -179,6 +186,45 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 		f.Evidence = append(f.Evidence, "where in the program is not known: "+why)
 	}
 	return []wire.WhyFinding{f}
+}
+
+// fellSilent is a job of which all ranks wait, though all worked in the minutes before; a service may have no
+// requests, and
+// what meets nowhere may have nothing to do.
+func (e Evidence) fellSilent(all []wire.RankLook) []wire.WhyFinding {
+	st := e.Job.Spec.MainStage()
+	if e.Job.Spec.Service != nil || st == nil || !st.UsesPort || !joined(e, all) {
+		return nil
+	}
+	f := wire.WhyFinding{Code: "fell-silent", Sure: 40, Text: "all its ranks wait, and worked until a short while ago",
+		Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}
+	for _, r := range all {
+		before := e.before(r)
+		if before < 4*quiet {
+			return nil
+		}
+		f.Evidence = append(f.Evidence, fmt.Sprintf("%s; in the minutes before %.2f", where(r), before))
+	}
+	f.Evidence = f.Evidence[:min(len(f.Evidence), 4)]
+	return []wire.WhyFinding{f}
+}
+
+// before is how many cores a rank used in the median of the last minutes; 0: not known.
+func (e Evidence) before(r wire.RankLook) float64 {
+	var all []float64
+	for _, l := range e.Looks {
+		for _, m := range l.Past {
+			for _, u := range m.Ranks {
+				if u.Job == r.Job && u.Rank == r.Rank && u.CPU != nil {
+					all = append(all, *u.CPU)
+				}
+			}
+		}
+	}
+	if len(all) < 2 {
+		return 0
+	}
+	return median(all)
 }
 
 // joined reports whether ranks have connections to each other.
@@ -215,7 +261,8 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 		switch {
 		case there && waitsForPeers(r):
 			came = append(came, r)
-		case !there && r.CPU < 2*quiet && !slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
+		case !there && r.CPU < 2*quiet && !slices.ContainsFunc(r.Conns,
+			func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
 			late = append(late, r)
 		case !there:
 		default:

@@ -28,13 +28,15 @@ type Evidence struct {
 	Problem string // why there is no leader; empty: there is one
 }
 
-// Rank says what is wrong, the most probable cause first; nothing where there is no sign of it. The same evidence gives
+// Rank says what is wrong, the most probable cause first; nothing where there is no sign of it. The same evidence
+// gives
 // the same answer.
 func Rank(e Evidence) []wire.WhyFinding {
 	found := []wire.WhyFinding{}
 	add := func(more ...wire.WhyFinding) { found = append(found, more...) }
 	if e.Problem != "" {
-		add(wire.WhyFinding{Code: "no-leader", Sure: 50, Text: "the cluster has no leader, which starts and ends jobs: " + e.Problem,
+		add(wire.WhyFinding{Code: "no-leader", Sure: 50, Text: "the cluster has no leader, which starts and ends jobs: " +
+			e.Problem,
 			Remedy: "sparkrun status"})
 	}
 	if e.Job != nil && e.Job.Outcome != nil {
@@ -90,7 +92,8 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 	j := e.Job
 	switch {
 	case j.State == rendezvous.StateAgain:
-		f := wire.WhyFinding{Code: "again", Sure: 60, Text: "it ended, and is to start again", Remedy: "sparkrun ps " + string(j.Spec.ID)}
+		f := wire.WhyFinding{Code: "again", Sure: 60, Text: "it ended, and is to start again", Remedy: "sparkrun ps " +
+			string(j.Spec.ID)}
 		if j.AgainAt != nil && j.AgainAt.After(e.Now) {
 			f.Text += " in " + j.AgainAt.Sub(e.Now).Round(time.Second).String()
 		}
@@ -99,7 +102,8 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 		}
 		return []wire.WhyFinding{f}
 	case j.State == rendezvous.StateWaits:
-		f := wire.WhyFinding{Code: "waits", Sure: 90, Text: "it has not started: " + cmp.Or(j.Waits, "it waits for machines"),
+		f := wire.WhyFinding{Code: "waits", Sure: 90, Text: "it has not started: " + cmp.Or(j.Waits,
+			"it waits for machines"),
 			Remedy: "sparkrun status"}
 		if j.Line > 1 {
 			f.Evidence = append(f.Evidence, fmt.Sprintf("it is number %d of those that wait", j.Line))
@@ -112,8 +116,9 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 		}
 		return []wire.WhyFinding{f}
 	case j.State == rendezvous.StateStarts && j.Spec.StartTimeout > 0 && e.Now.Sub(j.Planned) > j.Spec.StartTimeout*4/5:
-		return []wire.WhyFinding{{Code: "start-slow", Sure: 45, Text: fmt.Sprintf("it has been starting for %s of the %s that "+
-			"--start-timeout gives it", e.ago(j.Planned), j.Spec.StartTimeout), Evidence: nonempty(j.Waits),
+		return []wire.WhyFinding{{Code: "start-slow", Sure: 45,
+			Text: fmt.Sprintf("it has been starting for %s of the %s that "+
+				"--start-timeout gives it", e.ago(j.Planned), j.Spec.StartTimeout), Evidence: nonempty(j.Waits),
 			Remedy: "sparkrun logs " + string(j.Spec.ID)}}
 	}
 	return nil
@@ -186,7 +191,8 @@ func (e Evidence) attempts() []wire.WhyFinding {
 // away is about machines of the job that do not answer, and ranks that a person has stopped.
 func (e Evidence) away() (out []wire.WhyFinding) {
 	for _, host := range e.Job.Away {
-		f := wire.WhyFinding{Code: "machine-away", Sure: 95, Host: host, Text: host + ", which has ranks of it, does not answer",
+		f := wire.WhyFinding{Code: "machine-away", Sure: 95, Host: host, Text: host +
+			", which has ranks of it, does not answer",
 			Remedy: "sparkrun doctor --node " + host}
 		if since, known := e.Job.AwaySince[host]; known {
 			f.Evidence = append(f.Evidence, "for "+e.ago(since))
@@ -194,12 +200,14 @@ func (e Evidence) away() (out []wire.WhyFinding) {
 		out = append(out, f)
 	}
 	for _, host := range e.Job.FabricOnly {
-		out = append(out, wire.WhyFinding{Code: "fabric-only", Sure: 50, Host: host, Remedy: "sparkrun doctor --node " + host,
+		out = append(out, wire.WhyFinding{Code: "fabric-only", Sure: 50, Host: host, Remedy: "sparkrun doctor --node " +
+			host,
 			Text: "the management network does not reach " + host + ", the fabric does"})
 	}
 	for _, host := range e.Job.Suspended {
-		out = append(out, wire.WhyFinding{Code: "suspended", Sure: 97, Host: host, Remedy: "fg, or kill -CONT, where its launch was stopped",
-			Text: "its ranks on " + host + " were stopped by a signal that was passed on to them, as by Ctrl-Z"})
+		out = append(out, wire.WhyFinding{Code: "suspended", Sure: 97, Host: host,
+			Remedy: "fg, or kill -CONT, where its launch was stopped",
+			Text:   "its ranks on " + host + " were stopped by a signal that was passed on to them, as by Ctrl-Z"})
 	}
 	return out
 }
@@ -214,7 +222,8 @@ func (e Evidence) service() []wire.WhyFinding {
 		return nil
 	}
 	seen := e.Job.Service
-	f := wire.WhyFinding{Code: "service-" + state, Sure: 80, Text: fmt.Sprintf("it has been %s for %s: %s", state, e.ago(seen.Since), text),
+	f := wire.WhyFinding{Code: "service-" + state, Sure: 80, Text: fmt.Sprintf("it has been %s for %s: %s", state,
+		e.ago(seen.Since), text),
 		Remedy: "sparkrun service restart " + string(e.Job.Spec.ID)}
 	if len(e.Job.Plan.Nodes) > 0 {
 		f.Host = e.Job.Plan.Nodes[0].Host
@@ -240,7 +249,8 @@ func (e Evidence) node() []wire.WhyFinding {
 	case n.State == "joined":
 		f.Code, f.Sure, f.Text = "no-agent", 90, n.Host+" has joined, and its agent has not started"
 	case n.State == "drained":
-		f.Code, f.Sure, f.Text, f.Remedy = "drained", 80, n.Host+" is drained: it gets no ranks", "sparkrun node resume "+n.Host
+		f.Code, f.Sure, f.Text, f.Remedy = "drained", 80, n.Host+" is drained: it gets no ranks",
+			"sparkrun node resume "+n.Host
 	case n.NoVote != "":
 		f.Code, f.Sure, f.Text = "no-vote", 60, n.Host+" takes no part in the vote: "+n.NoVote
 	default:
@@ -284,7 +294,8 @@ func (e Evidence) links() (out []wire.WhyFinding) {
 				Text: fmt.Sprintf("%s of %s %s %s ago", c.Port, l.Host, c.Text, e.ago(c.At))}
 			if *c.Up {
 				f.Code, f.Sure = "link-flaps", min(70, 20+10*lost[slot])
-				f.Text = fmt.Sprintf("%s of %s has lost its link %d times; it has one again since %s", c.Port, l.Host, lost[slot], e.ago(c.At))
+				f.Text = fmt.Sprintf("%s of %s has lost its link %d times; it has one again since %s", c.Port, l.Host, lost[slot],
+					e.ago(c.At))
 			}
 			if lost[slot] > 0 {
 				out = append(out, f)

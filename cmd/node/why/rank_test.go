@@ -45,9 +45,11 @@ func running() Evidence {
 				r.Conns = append(r.Conns, conn(i, k))
 			}
 		}
-		e.Looks = append(e.Looks, wire.NodeLook{ID: launcher.NodeID(host), Host: host, Over: window, Ranks: []wire.RankLook{r},
+		e.Looks = append(e.Looks, wire.NodeLook{ID: launcher.NodeID(host), Host: host, Over: window,
+			Ranks: []wire.RankLook{r},
 			Machine: usage.Machine{At: now, Memory: &usage.Memory{Total: 128 << 30, Available: 60 << 30, Stalled: new(0.01)},
-				GPUs: []usage.GPU{{Name: "NVIDIA GB10", Busy: new(0.9), MHz: new(2400.0), MaxMHz: new(3003.0), Throttle: []string{"sw_power_cap"}}}}})
+				GPUs: []usage.GPU{{Name: "NVIDIA GB10", Busy: new(0.9), MHz: new(2400.0), MaxMHz: new(3003.0),
+					Throttle: []string{"sw_power_cap"}}}}})
 	}
 	return e
 }
@@ -86,7 +88,12 @@ func TestRank(t *testing.T) {
 			each(e, 0, idles("lock"))
 			e.Looks[0].Ranks[0].Stacks = []string{"save (train.py:9)"}
 		}, ""},
-		"all have more threads than cores": {func(e *Evidence) { each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 1, 1 }) }, ""},
+		"all have more threads than cores": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				r.CPU, r.Queued = 1,
+					1
+			})
+		}, ""},
 		"reads a model": {second(func(r *wire.RankLook) {
 			r.Faults, r.Disk, r.CPU, r.Main = 5000, 1, 0.2, wire.ThreadLook{State: "D", In: "disk", Ran: 400}
 		}), ""},
@@ -111,6 +118,20 @@ func TestRank(t *testing.T) {
 		"pages":             {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
 		"the machine pages": {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
 		"clock":             {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
+		"a clock that was higher": {func(e *Evidence) {
+			for i := range e.Looks { // all are slow, and one has not always been
+				e.Looks[i].Machine.GPUs[0].MHz = new(1600.0)
+			}
+			e.Looks[2].Past = []usage.Machine{{GPUs: []usage.GPU{{Busy: new(0.9), MHz: new(2400.0)}}},
+				{GPUs: []usage.GPU{{Busy: new(0.9), MHz: new(2410.0)}}}}
+		}, "gpu-slow::spark3"},
+		"all wait, and worked before": {func(e *Evidence) {
+			each(e, -1, idles("lock"))
+			for i := range e.Looks {
+				m := usage.Machine{Ranks: []usage.Rank{{Job: "aaaa", Rank: i, CPU: new(0.8)}}}
+				e.Looks[i].Past = []usage.Machine{m, m}
+			}
+		}, "fell-silent::"},
 		"idle GPU": {func(e *Evidence) {
 			e.Looks[2].Machine.GPUs[0].MHz, e.Looks[2].Machine.GPUs[0].Busy = new(207.0), new(0.0)
 		}, ""},
@@ -124,7 +145,8 @@ func TestRank(t *testing.T) {
 		"cut": {func(e *Evidence) {
 			each(e, -1, idles("lock"))
 			e.Looks[0].Ranks[0].Conns[0].Tries = 5
-			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "s", Port: "port 0", Up: new(false), Text: "lost its link"}}
+			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "s", Port: "port 0", Up: new(false),
+				Text: "lost its link"}}
 		}, "link-lost::spark2 no-answer:0:spark1"},
 		"far": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) {
@@ -175,15 +197,18 @@ func TestRank(t *testing.T) {
 		}, "machine-away::spark3"},
 		"suspended": {func(e *Evidence) { e.Job.Suspended = []string{"spark1"} }, "suspended::spark1"},
 		"it failed before": {func(e *Evidence) {
-			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1", Ended: now.Add(-time.Minute)}}
+			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1",
+				Ended: now.Add(-time.Minute)}}
 		}, "failed-before::"},
 		"it failed long ago": {func(e *Evidence) {
-			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1", Ended: now.Add(-5 * time.Hour)}}
+			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1",
+				Ended: now.Add(-5 * time.Hour)}}
 		}, ""},
 		"no leader": {func(e *Evidence) { e.Problem = "spark1 is away" }, "no-leader::"},
 		"the fabric": {func(e *Evidence) {
 			e.Fabric = []envgen.Finding{{Code: "mtu-unequal", Text: "x", Severity: envgen.SeverityWarning, Host: "spark2"},
-				{Code: "no-ipv4", Text: "x", Severity: envgen.SeverityError, Host: "spark1"}, {Code: "x", Severity: envgen.SeverityInfo}}
+				{Code: "no-ipv4", Text: "x", Severity: envgen.SeverityError, Host: "spark1"}, {Code: "x",
+					Severity: envgen.SeverityInfo}}
 		}, "no-ipv4::spark1 mtu-unequal::spark2"},
 		"ended": {func(e *Evidence) {
 			e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 ran out of memory",
@@ -193,7 +218,8 @@ func TestRank(t *testing.T) {
 		"asleep":    {func(e *Evidence) { e.Job.State, e.Looks = rendezvous.StateAsleep, nil }, ""},
 		"wedged": {func(e *Evidence) {
 			e.Job.Spec.Service = &launcher.Service{}
-			e.Job.Service = &launcher.ServiceSeen{State: launcher.ServiceWedged, Text: "2 requests, no tokens", Since: now.Add(-time.Minute)}
+			e.Job.Service = &launcher.ServiceSeen{State: launcher.ServiceWedged, Text: "2 requests, no tokens",
+				Since: now.Add(-time.Minute)}
 		}, "service-wedged::spark1"},
 		"a machine is away": {func(e *Evidence) {
 			e.Job, e.Node, e.Looks = nil, &wire.NodeStatus{Host: "spark2", State: "away", Since: now.Add(-time.Minute)}, nil
@@ -232,7 +258,8 @@ func TestRankSaysWhoHoldsMachines(t *testing.T) {
 	e.Nodes[1].State, e.Nodes[1].Why = "drained", "by ada"
 	e.Nodes[2].State, e.Nodes[2].Since = "away", now.Add(-90*time.Second)
 	want := []wire.WhyFinding{{Code: "waits", Sure: 90, Text: "it has not started: GPUs are taken: spark1 by job bbbb",
-		Evidence: []string{"it is number 2 of those that wait", "it wants 3 of 3 machines", "spark1: has job bbbb (llm) of bob, for 1h0m0s",
+		Evidence: []string{"it is number 2 of those that wait", "it wants 3 of 3 machines",
+			"spark1: has job bbbb (llm) of bob, for 1h0m0s",
 			"spark2: drained: by ada", "spark3: away for 1m30s"},
 		Remedy: "sparkrun node resume spark2"}}
 	if d := cmp.Diff(want, Rank(e)); d != "" {
@@ -245,7 +272,8 @@ func TestReadStacks(t *testing.T) {
 	const spy = `[{"pid":7,"thread_name":"Thread-1","os_thread_id":9,"frames":[]},{"pid":7,"thread_name":"MainThread",` +
 		`"os_thread_id":7,"frames":[{"name":"barrier","short_filename":"c10d.py","line":9},{"name":"<module>\u001b[2J","short_filename":"t.py","line":3}]}]`
 	for text, want := range map[string][3]string{
-		"dump 2000 /tmp/nccl_trace_rank_1\ndump 10 /tmp/old1\n" + spy: {"/tmp/nccl_trace_rank_1", "barrier (c10d.py:9)|<module>?[2J (t.py:3)", ""},
+		"dump 2000 /tmp/nccl_trace_rank_1\ndump 10 /tmp/old1\n" + spy: {"/tmp/nccl_trace_rank_1",
+			"barrier (c10d.py:9)|<module>?[2J (t.py:3)", ""},
 		"none\n":                      {"", "", "py-spy is neither in PATH nor beside its program"},
 		"Permission Denied: try sudo": {"", "", "py-spy: Permission Denied: try sudo"},
 		"":                            {"", "", "py-spy: "},

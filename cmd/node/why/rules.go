@@ -35,7 +35,8 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 	share := func(part float64) string { return fmt.Sprintf("%.0f %% of the time", 100*part) }
 	switch {
 	case r.Tracer != 0 && r.Main.State == "t":
-		add("rank-traced", 96, fmt.Sprintf("is stopped by a debugger or the like, pid %d", r.Tracer), beside(fmt.Sprintf("ps -fp %d", r.Tracer)), program)
+		add("rank-traced", 96, fmt.Sprintf("is stopped by a debugger or the like, pid %d", r.Tracer),
+			beside(fmt.Sprintf("ps -fp %d", r.Tracer)), program)
 	case r.Main.State == "T":
 		add("rank-stopped", 96, "is stopped by a signal (STOP), and runs nothing",
 			beside(fmt.Sprintf("kill -CONT %d", r.PID)), program, e.others(r))
@@ -47,11 +48,13 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 		add("rank-locked", 90, "is locked up: each of its threads waits, without an end, for another thread of the same process",
 			beside(fmt.Sprintf("py-spy dump --pid %d", r.PID)), append([]string{program, e.others(r)}, r.Stacks...)...)
 	case r.Disk >= 0.9 && r.Main.Ran == 0 && r.CPU < quiet:
-		add("rank-hangs", 80, "hangs in the kernel, in "+cmp.Or(r.Main.At, "a wait that no signal ends")+": a disk, a file system or a device does not answer",
+		add("rank-hangs", 80, "hangs in the kernel, in "+cmp.Or(r.Main.At,
+			"a wait that no signal ends")+": a disk, a file system or a device does not answer",
 			beside("dmesg"), program, "its threads wait in "+strings.Join(r.Waits, ", "))
 	}
 	if g := r.Group; g.Throttled >= 0.1 {
-		add("throttled", 85, "is held back by its quota of processor time for "+share(g.Throttled), "", g.Quota, used(r), e.peersUse(r))
+		add("throttled", 85, "is held back by its quota of processor time for "+share(g.Throttled), "", g.Quota, used(r),
+			e.peersUse(r))
 	}
 	if f, found := e.starved(l, r, who); found {
 		out = append(out, f)
@@ -62,7 +65,8 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 	}
 	switch g := r.Group; {
 	case stalled != nil && *stalled >= 0.1 && r.Faults >= 50, r.Swapped > 16<<20 && r.Faults >= 50:
-		f := []string{fmt.Sprintf("%.0f pages a second are read back%s", r.Faults, e.peersFaults(r)), "swapped out: " + launcher.Size(r.Swapped)}
+		f := []string{fmt.Sprintf("%.0f pages a second are read back%s", r.Faults, e.peersFaults(r)), "swapped out: " +
+			launcher.Size(r.Swapped)}
 		if stalled != nil {
 			f = append(f, "all of it waits for memory for "+share(*stalled))
 		}
@@ -75,7 +79,8 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 }
 
 func used(r wire.RankLook) string {
-	return fmt.Sprintf("it uses %.2f cores, and waits for %.2f more; since it began it used %.2f", r.CPU, r.Queued, r.Mean)
+	return fmt.Sprintf("it uses %.2f cores, and waits for %.2f more; since it began it used %.2f", r.CPU, r.Queued,
+		r.Mean)
 }
 
 // rest are the job's other ranks, where the job was asked for.
@@ -134,10 +139,10 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 	if r.Queued < 0.25 || lack(r) < 0.25 || r.Group.Throttled >= 0.1 {
 		return wire.WhyFinding{}, false
 	}
-	var peers []float64
+	var peers, gets []float64
 	for _, o := range e.rest(r) {
 		if o.CPU+o.Queued > 0.2 { // it wants something
-			peers = append(peers, lack(o))
+			peers, gets = append(peers, lack(o)), append(gets, o.CPU)
 		}
 	}
 	var strangers float64
@@ -149,7 +154,7 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 		}
 		strangers, texts = strangers+b.CPU, append(texts, text)
 	}
-	behind := len(peers) > 0 && lack(r) >= median(peers)+0.2
+	behind := len(peers) > 0 && (lack(r) >= median(peers)+0.3 || lack(r) >= 0.5 && r.CPU < median(gets)/2)
 	if !behind && (strangers < 0.5*r.Queued || strangers < 0.5) {
 		return wire.WhyFinding{}, false
 	}
@@ -158,7 +163,8 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 		Evidence: []string{used(r)}}
 	if behind {
 		f.Sure = 75
-		f.Evidence = append(f.Evidence, fmt.Sprintf("its peers get %.0f %%", 100*(1-median(peers))))
+		f.Evidence = append(f.Evidence, fmt.Sprintf("its peers get %.0f %%, and use %.2f cores", 100*(1-median(peers)),
+			median(gets)))
 	}
 	f.Evidence = append(f.Evidence, texts...)
 	return f, true
@@ -172,14 +178,16 @@ func median(all []float64) float64 {
 // machine is what a machine lacks, whoever runs there.
 func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 	add := func(code string, sure int, remedy, format string, args ...any) {
-		out = append(out, wire.WhyFinding{Code: code, Sure: sure, Host: l.Host, Text: l.Host + " " + fmt.Sprintf(format, args...),
+		out = append(out, wire.WhyFinding{Code: code, Sure: sure, Host: l.Host, Text: l.Host + " " + fmt.Sprintf(format,
+			args...),
 			Remedy: remedy})
 	}
 	if m := l.Machine.Memory; m != nil {
 		figures := fmt.Sprintf("%s of %s available", launcher.Size(m.Available), launcher.Size(m.Total))
 		switch {
 		case m.Stalled != nil && *m.Stalled >= 0.1:
-			add("memory-stalls", 70, "sparkrun top", "stands still for %.0f %% of the time, for want of memory: %s", 100**m.Stalled, figures)
+			add("memory-stalls", 70, "sparkrun top", "stands still for %.0f %% of the time, for want of memory: %s",
+				100**m.Stalled, figures)
 		case m.SwapIn != nil && *m.SwapIn >= 1<<20:
 			add("swaps", 60, "sparkrun top", "reads %s/s back from swap: %s", launcher.Size(int64(*m.SwapIn)), figures)
 		case m.Available > 0 && m.Available < m.Total/32:
@@ -206,7 +214,7 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 
 // byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
 func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
-	gpu := slices.ContainsFunc(l.Machine.Ranks, func(r usage.Rank) bool { return r.GPUMemory != nil })
+	gpu := slices.ContainsFunc(l.Machine.Ranks, func(r usage.Rank) bool { return r.GPUMemory != nil && *r.GPUMemory > 0 })
 	if e.Job == nil || !gpu || !slices.ContainsFunc(e.Job.Plan.Nodes,
 		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
 		return nil
@@ -222,7 +230,8 @@ func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
 	for _, p := range l.Machine.Ports {
 		ether, rdma := of(p.EtherIn, p.EtherOut), of(p.RDMAIn, p.RDMAOut)
 		if ether > 50e6 && rdma < ether/10 {
-			out = append(out, wire.WhyFinding{Code: "no-rdma", Sure: 65, Host: l.Host, Port: p.Name, Remedy: "sparkrun help nccl",
+			out = append(out, wire.WhyFinding{Code: "no-rdma", Sure: 65, Host: l.Host, Port: p.Name,
+				Remedy:   "sparkrun help nccl",
 				Text:     fmt.Sprintf("its bytes go by Ethernet and TCP on %s, though there is RDMA", l.Host),
 				Evidence: []string{fmt.Sprintf("%s: Ethernet %.0f MB/s, RDMA %.0f MB/s", p.Name, ether/1e6, rdma/1e6)}})
 		}
@@ -256,7 +265,9 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 				harm = append(harm, t)
 			}
 		}
-		slow := works(g) && (len(peers) > 0 && *g.MHz < 0.75*median(peers) || g.MaxMHz != nil && *g.MHz < 0.5**g.MaxMHz)
+		was := e.clockBefore(g.host, g.Index)
+		slow := works(g) && (was > 0 && *g.MHz < 0.75*was || len(peers) > 0 && *g.MHz < 0.75*median(peers) ||
+			g.MaxMHz != nil && *g.MHz < 0.5**g.MaxMHz)
 		if !slow && len(harm) == 0 {
 			continue
 		}
@@ -269,10 +280,14 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 		if len(peers) > 0 {
 			evidence = append(evidence, fmt.Sprintf("its peers %.0f MHz", median(peers)))
 		}
+		if was > 0 {
+			evidence = append(evidence, fmt.Sprintf("before %.0f MHz", was))
+		}
 		if g.Celsius != nil {
 			evidence = append(evidence, fmt.Sprintf("%.0f °C", *g.Celsius))
 		}
-		f := wire.WhyFinding{Code: "gpu-slow", Sure: 80, Host: g.host, Text: fmt.Sprintf("GPU %d of %s runs below its clock", g.Index, g.host),
+		f := wire.WhyFinding{Code: "gpu-slow", Sure: 80, Host: g.host,
+			Text:     fmt.Sprintf("GPU %d of %s runs below its clock", g.Index, g.host),
 			Evidence: []string{strings.Join(append(evidence, harm...), ", ")}, Remedy: "sparkrun doctor --node " + g.host}
 		if !slow {
 			f.Sure, f.Text = 65, fmt.Sprintf("GPU %d of %s slows itself down", g.Index, g.host)
@@ -280,6 +295,24 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 		out = append(out, f)
 	}
 	return out
+}
+
+// clockBefore is the clock of a GPU in the last minutes in which it worked; 0: not known.
+func (e Evidence) clockBefore(host string, index int) float64 {
+	var all []float64
+	for _, l := range e.Looks {
+		for _, m := range l.Past {
+			for _, g := range m.GPUs {
+				if l.Host == host && g.Index == index && g.Busy != nil && *g.Busy >= 0.3 && g.MHz != nil {
+					all = append(all, *g.MHz)
+				}
+			}
+		}
+	}
+	if len(all) < 2 {
+		return 0
+	}
+	return median(all)
 }
 
 // hostOf finds the member that has an address.
@@ -301,6 +334,7 @@ func (e Evidence) hostOf(a netip.Addr) string {
 type way struct {
 	from, to    string
 	sent, again uint32
+	total, lost uint32 // since they were made
 	tries       uint8
 	queued      uint32
 	rtt, least  time.Duration // of the best of them
@@ -326,6 +360,7 @@ func (e Evidence) ways() []way {
 					w.example, w.rank = c, r.Rank
 				}
 				w.sent, w.again, w.queued, w.tries = w.sent+c.Sent, w.again+c.Again, w.queued+c.Queued, max(w.tries, c.Tries)
+				w.total, w.lost = w.total+c.Total, w.lost+c.TotalAgain
 				w.rtt, w.least = min(w.rtt, c.RTT), min(w.least, c.MinRTT)
 				byPair[[2]string{l.Host, to}] = w
 			}
@@ -378,7 +413,7 @@ func (w way) trouble() string {
 	switch {
 	case w.tries >= 3:
 		return "no-answer"
-	case w.again >= 2 && w.again*50 >= w.sent:
+	case w.again >= 2 && w.again*50 >= w.sent, w.again+uint32(w.tries) >= 1 && w.lost >= 10 && w.lost*50 >= w.total:
 		return "loses-packets"
 	case w.least >= far:
 		return "far"
@@ -388,12 +423,13 @@ func (w way) trouble() string {
 	return ""
 }
 
-// common is the machine that most of these ways have as an end.
+// common is the machine that is an end of most of the trouble.
 func common(ways []way) (host string) {
 	count := map[string]int{}
 	for _, w := range ways {
-		count[w.from]++
-		count[w.to]++
+		weight := 1 + int(w.again) + 10*int(w.tries)
+		count[w.from] += weight
+		count[w.to] += weight
 	}
 	for _, h := range slices.Sorted(maps.Keys(count)) {
 		if count[h] > count[host] {
@@ -421,8 +457,9 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 		for _, w := range ways {
 			sent, again = sent+w.sent, again+w.again
 		}
-		f.Sure, f.Text = 72, fmt.Sprintf("the network %s loses packets: %.1f %% of them were sent again", between, 100*float64(again)/
-			float64(max(sent, 1)))
+		f.Sure, f.Text = 72, fmt.Sprintf("the network %s loses packets: %.1f %% of them were sent again", between,
+			100*float64(again)/
+				float64(max(sent, 1)))
 	case "far":
 		f.Sure, f.Text = 60, "the way "+between+" is slow: at best "+w.least.String()+" there and back"
 	case "crowded":
@@ -430,7 +467,8 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 	}
 	for _, w := range ways[:min(len(ways), 3)] {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, the oldest %d times; "+
-			"round trip %s, at best %s; %s queued", w.rank, w.example.Local, w.example.Remote, w.to, w.sent, w.again, w.tries, w.rtt,
+			"round trip %s, at best %s; %s queued", w.rank, w.example.Local, w.example.Remote, w.to, w.sent, w.again, w.tries,
+			w.rtt,
 			w.least, launcher.Size(int64(w.queued))))
 	}
 	if fine > 0 {

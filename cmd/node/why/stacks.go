@@ -26,7 +26,8 @@ const (
 )
 
 // stacksScript runs beside a rank, as exec does: with its user's rights, in its container. It lists what NCCL's flight
-// recorder has left, by the names of PyTorch 2.3 to 2.12, and has py-spy read where the program is, without stopping it.
+// recorder has left, by the names of PyTorch 2.3 to 2.12, and has py-spy read where the program is, without stopping
+// it.
 const stacksScript = `for base in "$TORCH_FR_DUMP_TEMP_FILE" "$TORCH_NCCL_DEBUG_INFO_TEMP_FILE" \
 	"${XDG_CACHE_HOME:-$HOME/.cache}/torch/comm_lib_trace_rank_" /tmp/nccl_trace_rank_; do
 	[ -z "$base" ] || stat -c 'dump %Y %n' "$base$3" 2>/dev/null
@@ -73,7 +74,8 @@ func (w *Why) stacksOf(ctx context.Context, k *watched) {
 	l.Dumps, l.Stacks, l.Unseen = readStacks(out.Bytes(), l.Since)
 }
 
-// readStacks reads what the script wrote: the files that are newer than the rank, and py-spy's word on its main thread.
+// readStacks reads what the script wrote: the files that are newer than the rank, and py-spy's word on its main
+// thread.
 func readStacks(b []byte, since time.Time) (dumps, stack []string, unseen string) {
 	for {
 		line, rest, more := bytes.Cut(b, []byte("\n"))

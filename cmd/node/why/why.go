@@ -4,7 +4,8 @@
 // It decides what is asked of whom, and for how long, and what is a sign of trouble (Rank). For a healthy job it finds
 // nothing.
 //
-// It must not change anything, must not stop a program to look at it, must not wait for a machine that does not answer,
+// It must not change anything, must not stop a program to look at it, must not wait for a machine that does not
+// answer,
 // and does not explain exits: launcher/diagnose has, when they came.
 package why
 
@@ -43,8 +44,10 @@ type Config struct {
 	Dial   *dial.Dialer
 	Proc   proc.FS
 	Groups proc.Groups
-	// Machine is what this machine uses now; Jobs and Status are the leader's answers, or what is known without one.
+	// Machine is what this machine uses now, Past what it used in each of the last minutes; Jobs and Status are the
+	// leader's answers, or what is known without one.
 	Machine func(context.Context) (usage.Machine, error)
+	Past    func() []usage.Machine
 	Jobs    func(context.Context, wire.Caller) (wire.JobsResponse, error)
 	Status  func(context.Context, wire.Caller, wire.StatusRequest) (wire.Status, error)
 }

@@ -114,7 +114,8 @@ func whyLines(res wire.WhyResponse, now time.Time) (out []string) {
 		if j.Spec.Name != "" {
 			head += fmt.Sprintf(" (%s)", j.Spec.Name)
 		}
-		out = append(out, fmt.Sprintf("%s of %s: %s, placed %s", head, cmp.Or(j.Spec.User, "?"), state.Text(), ago(j.Planned, now)))
+		out = append(out, fmt.Sprintf("%s of %s: %s, placed %s", head, cmp.Or(j.Spec.User, "?"), state.Text(),
+			ago(j.Planned, now)))
 	} else {
 		out = append(out, res.Host)
 	}
