@@ -178,6 +178,7 @@ func (b Backup) Jobs() (all, open int) {
 func (b Backup) Restored(at time.Time) ([]byte, error) {
 	s := b.s
 	s.Tokens, s.Jobs = map[string]Token{}, map[launcher.JobID]Job{}
+	s.Notify.Queue = nil // it may have been told since
 	for id, j := range b.s.Jobs {
 		switch {
 		case j.Outcome != nil:

@@ -1,9 +1,11 @@
 package rendezvous
 
 import (
+	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // End is how a job ended.
@@ -35,4 +37,19 @@ type Outcome struct {
 	// request for it, and that is no failure. Gone: each of its ranks is proven gone.
 	Asleep bool `json:"asleep,omitempty"`
 	Gone   bool `json:"gone,omitempty"`
+}
+
+// warns is a line that is a warning, or the source of one below it.
+var warns = plain.Pattern(`^\W*[Ww]arning\b|\bWARN(ING)?\b|Warning: |^\s+warnings\.warn\(`)
+
+// LastLine is the last line of the rank that failed first, where the cause is not known. A warning is none.
+func (o Outcome) LastLine() string {
+	if o.Root == nil || o.Root.Exit.Words != "" {
+		return ""
+	}
+	last := o.Root.Exit.Last
+	if last = last[strings.LastIndex(last, "\n")+1:]; warns().MatchString(last) {
+		return ""
+	}
+	return last
 }

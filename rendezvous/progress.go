@@ -105,6 +105,8 @@ type JobStatus struct {
 	FabricLost []string `json:"fabric_lost,omitempty"`
 	// Service is what rank 0's node has last seen of a service; nil: nothing was reported yet.
 	Service *launcher.ServiceSeen `json:"service,omitempty"`
+	// Last is how the generation before ended, while the next one is waited for.
+	Last *Outcome `json:"last,omitempty"`
 	// Line is its place among those that wait for their first nodes, from 1.
 	Line int `json:"line,omitempty"`
 }

@@ -111,6 +111,7 @@ const (
 	KindGateway Kind = "gateway-changed/1"
 	KindDrain   Kind = "node-drained/1"
 	KindUpdate  Kind = "job-updated/1"
+	KindNotify  Kind = "notify-changed/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -137,6 +138,7 @@ type Entry struct {
 	Gateway  *GatewayChange  `json:"gateway,omitempty"`
 	Drain    *NodeDrain      `json:"drain,omitempty"`
 	Update   *JobUpdate      `json:"update,omitempty"`
+	Notify   *NotifyChange   `json:"notify,omitempty"`
 }
 
 // Found is the first entry of a cluster.
@@ -226,6 +228,8 @@ type state struct {
 	Gateway Gateway `json:"gateway,omitzero"`
 	// Revoked are the latest MaxGatewayKeys keys that were revoked: no reunion brings them back.
 	Revoked []KeyHash `json:"gateway_revoked,omitempty"`
+
+	Notify Notify `json:"notify,omitzero"`
 }
 
 // Record is the replicated state: the same entries in the same order give the
@@ -236,6 +240,8 @@ type Record struct {
 	changed chan struct{} // closed and replaced by every entry that changes something
 	// closed and replaced by those entries that change the gateway's settings
 	gatewayChanged chan struct{}
+	// by those that change who is told of what, or add a notice
+	notifyChanged chan struct{}
 
 	rendered atomic.Int64 // expected size of the next Snapshot in bytes
 }
@@ -244,7 +250,7 @@ type Record struct {
 func NewRecord() *Record {
 	return &Record{
 		s:       state{Nodes: map[launcher.NodeID]Node{}, Tokens: map[string]Token{}, Jobs: map[launcher.JobID]Job{}},
-		changed: make(chan struct{}), gatewayChanged: make(chan struct{}),
+		changed: make(chan struct{}), gatewayChanged: make(chan struct{}), notifyChanged: make(chan struct{}),
 	}
 }
 
@@ -261,6 +267,7 @@ func (r *Record) Apply(index uint64, data []byte) any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.s.Index = index
+	notices := r.s.Notify.Last
 	if err := r.s.apply(index, e); err != nil {
 		return err
 	}
@@ -268,6 +275,9 @@ func (r *Record) Apply(index uint64, data []byte) any {
 	r.changed = make(chan struct{})
 	if e.Kind == KindGateway || e.Reunited.hasGateway() {
 		r.gatewayHasChanged()
+	}
+	if e.Kind == KindNotify || e.Reunited != nil && e.Reunited.Notify != nil || r.s.Notify.Last != notices {
+		r.notifyHasChanged()
 	}
 	return nil
 }
@@ -329,6 +339,8 @@ func (s *state) apply(index uint64, e Entry) error {
 		return s.changeGateway(*e.Gateway)
 	case e.Kind == KindUpdate && e.Update != nil:
 		return s.update(e.At, *e.Update)
+	case e.Kind == KindNotify && e.Notify != nil:
+		return s.changeNotify(e.At, *e.Notify)
 	case e.Kind == KindEnd && e.End != nil:
 		return s.end(*e.End)
 	case e.Kind == KindStop && e.Stop != nil:
@@ -464,6 +476,7 @@ func (s *state) end(e JobEnd) error {
 	out := e.Outcome
 	j.Outcome, j.Verdict, j.Touched = &out, nil, s.Epoch
 	s.Jobs[e.Job] = j
+	s.noticeEnd(j)
 	s.prune()
 	return nil
 }

@@ -27,6 +27,8 @@ type Reunited struct {
 	Aliases map[string]string `json:"gateway_aliases,omitempty"`
 	Revoked []KeyHash         `json:"gateway_revoked,omitempty"`
 	CA      *GatewayCA        `json:"gateway_ca,omitempty"`
+	// Notify has targets, and ends of jobs that they have yet to be told of.
+	Notify *Notify `json:"notify,omitempty"`
 }
 
 // Parts are the whole record for the side with the later epoch, each small enough for an
@@ -46,6 +48,7 @@ func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
 		parts = append(parts, Reunited{From: from, Node: node, Clients: clients})
 	}
 	parts = append(parts, r.s.gatewayParts(from, node)...)
+	parts = append(parts, r.s.notifyParts(from, node)...) // before the jobs: see reuniteNotify
 	for _, j := range sortedJobs(r.s.Jobs) {
 		parts = append(parts, Reunited{From: from, Node: node, Job: &j})
 	}
@@ -106,6 +109,9 @@ func (s *state) reunite(index uint64, u Reunited) error {
 	}
 	if u.hasGateway() {
 		s.reuniteGateway(u)
+	}
+	if u.Notify != nil {
+		s.reuniteNotify(*u.Notify)
 	}
 	if u.Job != nil {
 		s.reuniteJob(*u.Job, u.From)

@@ -64,5 +64,6 @@ func (r *Record) Restore(data []byte) error {
 	close(r.changed)
 	r.changed = make(chan struct{})
 	r.gatewayHasChanged()
+	r.notifyHasChanged()
 	return nil
 }

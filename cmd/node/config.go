@@ -66,6 +66,7 @@ func (p Paths) stage() string             { return filepath.Join(p.State, "stage
 func (p Paths) models() string            { return filepath.Join(p.State, "models") }
 func (p Paths) compiled() string          { return filepath.Join(p.State, "compiled") }
 func (p Paths) images() string            { return filepath.Join(p.State, "images") }
+func (p Paths) sessions() string          { return filepath.Join(p.Run, "web.json") }
 func (p Paths) orders() string            { return filepath.Join(p.State, "orders") }
 
 // Config of a node.
@@ -87,6 +88,8 @@ type Config struct {
 	GossipPort  int // 0 means membership.DefaultGossipPort
 	// GatewayPort is where the one address for all models is, on each member; 0: this one has none.
 	GatewayPort int
+	// WebPort is where the page is, on each member; 0: this one has none.
+	WebPort int
 	// GatewayCert and GatewayKey are the files of its certificate; both empty: it has none.
 	GatewayCert, GatewayKey string
 	// MemoryFloor in bytes: below it, or on the way there, the largest job is ended and none taken. nil means
@@ -154,6 +157,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.GatewayPort < 0 || c.GatewayPort > 65535 || c.GatewayPort != 0 && c.GatewayPort == c.RPCPort {
 		return c, fmt.Errorf("--gateway %d: %w: want a free port up to 65535, or 0 for none", c.GatewayPort,
 			launcher.ErrInvalid)
+	}
+	if c.WebPort < 0 || c.WebPort > 65535 || c.WebPort != 0 && (c.WebPort == c.RPCPort || c.WebPort == c.GatewayPort) {
+		return c, fmt.Errorf("--web %d: %w: want a free port up to 65535, or 0 for none", c.WebPort, launcher.ErrInvalid)
 	}
 	if (c.GatewayCert == "") != (c.GatewayKey == "") {
 		return c, fmt.Errorf("--gateway-cert, --gateway-key: %w: a certificate and its key go together", launcher.ErrInvalid)

@@ -66,6 +66,8 @@ var mayImportSibling = map[string]string{
 	"rendezvous/dial -> rendezvous/wire":       "what a member is dialled for is its calls",
 	"cmd/node/jobs -> cmd/node/survey":         "a dry run tells of this node's memory as its survey knows it",
 	"cmd/node/checkup -> cmd/node/survey":      "this node's part of a checkup is what its survey knows",
+	"cmd/node/why -> cmd/node/checkup":         "what inventories show is evaluated as doctor evaluates it",
+	"cmd/node/why -> cmd/node/survey":          "a running job's links are judged as its launch would be",
 	"cmd/node/metrics -> cmd/node/gateway":     "requests, and what is told of them, are the gateway's",
 
 	"cmd/sparkrun -> cmd/node":                    "the program is the command line of a node",
@@ -96,6 +98,7 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/model -> cmd/sparkrun/help":     "a flag's group and whether it is common are said where it is bound",
 	"cmd/sparkrun/model -> cmd/sparkrun/launch":   "an engine is a workload",
 	"cmd/sparkrun/model -> cmd/sparkrun/pull":     "what machines fetch is shown in one way",
+	"cmd/sparkrun/notify -> cmd/sparkrun/app":     "what all commands share",
 	"cmd/sparkrun/pull -> cmd/sparkrun/app":       "what all commands share",
 	"cmd/sparkrun/network -> cmd/node":            "the program is the command line of a node",
 	"cmd/sparkrun/network -> cmd/node/survey":     "a job's places and variables are previewed as a leader and a node work them out",

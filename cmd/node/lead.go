@@ -10,16 +10,19 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/gateway"
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/cmd/node/metrics"
+	"github.com/sparkrun/sparkrun/cmd/node/notify"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/cmd/node/virtualip"
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/control"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // lead is one leadership of this node: it opens the leader's parts, and closes them when
@@ -69,18 +72,26 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Sealer: func() (trust.Sealer, error) { return trust.LoadSealer(n.cfg.Paths.trust()) },
 		Logger: n.cfg.Logger,
 	})
+	told := notify.Lead(notify.Config{
+		Host: n.self.Host, Version: n.cfg.Version, Jobs: brain.Jobs, Backends: brain.Backends, Status: st.Now,
+		Findings: func(now wire.Status) []envgen.Finding { return checkup.Seen(now).Known() },
+		Record:   n.record, Recorder: n.failover.Recorder(term), Prove: n.failover.Raft().Verify, OnlyHere: n.failover.OnlyHere,
+		Sealer: func() (trust.Sealer, error) { return trust.LoadSealer(n.cfg.Paths.trust()) },
+		Logger: n.cfg.Logger,
+	})
 	defer n.metrics.Lead(metrics.Cluster{Jobs: brain.Jobs, Status: st.Now})()
 	members := n.members.Lead(brain)
 	defer members.Close()
 	roles := n.failover.Lead(failover.LeaderConfig{Brain: brain, Members: members, Reopen: streams.Reopen})
 	defer roles.Close()
 	defer n.toLeader.Lead(slices.Concat(
-		st.Calls(), members.Calls(), roles.Calls(), addresses.Calls(), ranks.Calls(), gw.Calls())...)()
+		st.Calls(), members.Calls(), roles.Calls(), addresses.Calls(), ranks.Calls(), gw.Calls(), told.Calls())...)()
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return streams.Run(ctx, brain) })
 	g.Go(func() error { return roles.Run(ctx) })
 	g.Go(func() error { return vip.Run(ctx) })
+	g.Go(func() error { return told.Run(ctx) })
 	g.Go(func() error { return members.Run(ctx) })
 	return g.Wait()
 }

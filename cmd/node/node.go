@@ -23,6 +23,8 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/server"
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
+	"github.com/sparkrun/sparkrun/cmd/node/web"
+	"github.com/sparkrun/sparkrun/cmd/node/why"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
@@ -70,7 +72,9 @@ type node struct {
 	metrics  *metrics.Metrics
 	gateway  *gateway.Gateway
 	follower *gateway.Follower // keeps what the gateway goes by
+	visitors *web.Visitors     // whom the page knows
 	server   *server.Server
+	web      *web.Web
 
 	leads  rendezvous.Latest[launcher.NodeID] // the node whose control stream this node has; empty for none
 	routes rendezvous.Latest[gateway.View]    // the leader's map for the gateway
@@ -300,6 +304,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Reader:    usage.NewReader(proc.Here, cfg.Paths.Sysfs, smi, cfg.Paths.State, modelDir),
 		Inventory: inventory, Counters: n.survey, Ranks: n.agent,
 	})
+	looks := why.New(why.Config{
+		Self: m.Node, Host: m.Host, Agent: n.agent, Survey: n.survey, Dial: n.dial, Proc: proc.Here, Groups: proc.GroupsHere,
+		Machine: n.sampler.Now, Jobs: n.ranks.All, Status: n.status.Of,
+	})
 	n.metrics = metrics.New(metrics.Config{
 		Self: m.Node, Host: m.Host, Version: cfg.Version, Port: uint16(cfg.GatewayPort), MemoryFloor: *cfg.MemoryFloor,
 		Proc: proc.Here, Record: n.record, Members: list.Members, Present: present, Inventory: inventory, Raft: n.failover,
@@ -309,27 +317,37 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Self: m.Node, Host: m.Host, Here: n.toLeader, Leader: n.members.Leader, Leads: &n.leads,
 		Elected: n.failover.Raft().LeaderChanged, Map: &n.routes, Logger: cfg.Logger,
 	})
+	managed := func() (netip.Addr, <-chan struct{}) {
+		now, changed := inventory.Watch()
+		choice, err := envgen.Management(now, cfg.Management)
+		if err != nil {
+			return netip.Addr{}, changed // it has none yet
+		}
+		return choice.Addr, changed
+	}
 	n.gateway, err = gateway.Open(gateway.Config{
 		Host: m.Host, Port: uint16(cfg.GatewayPort), Map: &n.routes, Passing: cfg.Requests, Cert: cfg.GatewayCert, Key: cfg.GatewayKey,
-		Sign: n.follower.Sign, Use: n.follower.Use, Metrics: n.metrics.Serve, Logger: cfg.Logger,
-		Management: func() (netip.Addr, <-chan struct{}) {
-			now, changed := inventory.Watch()
-			choice, err := envgen.Management(now, cfg.Management)
-			if err != nil {
-				return netip.Addr{}, changed // it has none yet
-			}
-			return choice.Addr, changed
-		},
+		Sign: n.follower.Sign, Use: n.follower.Use, Metrics: n.metrics.Serve, Management: managed,
+		Shared: cfg.WebPort != 0, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
+	n.visitors = web.OpenVisitors(web.VisitorsConfig{
+		Host: m.Host, Port: uint16(cfg.WebPort), Path: cfg.Paths.sessions(), Management: managed,
+		Certificate: n.gateway.Certificate, Logger: cfg.Logger,
+		Listed: func(client string) bool { _, listed := list.Client(client); return listed },
+	})
 	n.server = server.New(server.Config{
 		Socket: cfg.Paths.Socket, List: list, Members: n.members, Failover: n.failover, Leader: n.toLeader,
 		Everyone: everyone,
 		Clients:  cfg.clients, Bulk: n.models.Handler(), Audit: n.audit, Logger: cfg.Logger,
 	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
-		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.sampler.Calls(), n.gateway.Calls())...)
+		n.rollout.Calls(), n.ranks.Calls(), n.models.Calls(), n.sampler.Calls(), looks.Calls(), n.gateway.Calls(),
+		n.visitors.Calls())...)
+	n.web = web.New(web.Config{
+		Host: m.Host, Version: cfg.Version, Visitors: n.visitors, As: n.server.As, Logger: cfg.Logger,
+	})
 	n.agent.Sweep(n.ranks.Over)
 	return n, nil
 }
@@ -383,6 +401,7 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.sampler.Run(ctx) })
 	g.Go(func() error { return n.follower.Run(ctx) })
 	g.Go(func() error { return n.gateway.Run(ctx) })
+	g.Go(func() error { return n.web.Run(ctx) })
 	g.Go(func() error { return n.failover.Run(ctx, n.lead) })
 	g.Go(func() error { return n.members.Run(ctx) })
 	err := g.Wait()

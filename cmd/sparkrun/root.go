@@ -18,6 +18,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/model"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/network"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/notify"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/overview"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -80,15 +81,15 @@ func nouns(a *app.App) help.Nouns {
 	return help.Nouns{
 		{Title: "Jobs", Commands: []*cobra.Command{
 			newLaunchCommands(a, launch.Run), model.NewRunCmd(a, launch.Run), job.NewPsCmd(a), job.NewLogsCmd(a),
-			job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), gateway.NewCmd(a),
+			job.NewWhyCmd(a), job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), gateway.NewCmd(a),
 			model.NewRecipeCmd(a), model.NewModelCmd(a), image.NewImageCmd(a), bench.NewCmd(a),
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
 			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), overview.NewStatusCmd(a),
-			overview.NewTopCmd(a),
+			overview.NewTopCmd(a), cluster.NewWebCmd(a),
 			cluster.NewVersionCmd(a), cluster.NewTokenCmd(a), cluster.NewNodeCmd(a), cluster.NewLeaveCmd(a),
 			cluster.NewDownCmd(a), cluster.NewAgentCmd(a), cluster.NewMarkDeadCmd(a), cluster.NewTakeoverCmd(a),
-			cluster.NewRaftCmd(a),
+			cluster.NewRaftCmd(a), notify.NewCmd(a),
 		}},
 		{Title: "Network", Commands: []*cobra.Command{
 			cluster.NewDoctorCmd(a), network.NewFabricCmd(a), network.NewNetplanCmd(a), network.NewNCCLTestGroupCmd(a),

@@ -78,6 +78,14 @@ func (r Recorder) Gateway(ctx context.Context, c rendezvous.GatewayChange) error
 	})
 }
 
+// Notify records a change of who is told of what, or what they were told.
+func (r Recorder) Notify(ctx context.Context, c rendezvous.NotifyChange) error {
+	return r.Apply(ctx, c.Entry(), func() bool {
+		now, _ := r.f.cfg.Record.Notify()
+		return c.DoneIn(now)
+	})
+}
+
 // commit binds what a leader decides to its leadership: a node that notices the loss of
 // its leadership late, and leads again by now, does not know what happened between the
 // two.

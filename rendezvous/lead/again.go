@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -125,20 +124,12 @@ func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	r.publish()
 }
 
-// warns is a line that is a warning, or the source of one below it.
-var warns = plain.Pattern(`^\W*[Ww]arning\b|\bWARN(ING)?\b|Warning: |^\s+warnings\.warn\(`)
-
-// lastLine is the last line of the rank that failed first, where the cause is not known. A warning is none.
+// lastLine is for the end of a sentence.
 func lastLine(out rendezvous.Outcome) string {
-	if out.Root == nil || out.Root.Exit.Words != "" || out.Root.Exit.Last == "" {
-		return ""
+	if line := out.LastLine(); line != "" {
+		return fmt.Sprintf(" (its last line: %s)", line)
 	}
-	lines := strings.Split(out.Root.Exit.Last, "\n")
-	last := lines[len(lines)-1]
-	if warns().MatchString(last) {
-		return ""
-	}
-	return fmt.Sprintf(" (its last line: %s)", last)
+	return ""
 }
 
 // nextGeneration begins the next generation as soon as possible; over means that the job has ended instead.

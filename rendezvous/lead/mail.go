@@ -296,7 +296,11 @@ func (r *run) publish() {
 		r.away = append(r.away, p.Host)
 		r.awaySince[p.Host] = p.since
 	}
-	r.againAt = nil
+	r.againAt, r.last = nil, nil
+	if r.wait != nil && !r.queued {
+		last := r.wait.done // readers hold it
+		r.last = &last
+	}
 	switch {
 	case r.asleep:
 		r.state = rendezvous.StateAsleep
@@ -322,6 +326,6 @@ func (r *run) status(out *rendezvous.JobStatus) {
 	r.viewMu.Lock()
 	defer r.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = r.state, r.started, slices.Clone(r.away), r.text
-	out.Service, out.AgainAt, out.Moves = r.seen, r.againAt, r.moving != nil
+	out.Service, out.AgainAt, out.Moves, out.Last = r.seen, r.againAt, r.moving != nil, r.last
 	out.AwaySince, out.Suspended, out.Done = r.awaySince, r.suspended, slices.Clone(r.done)
 }

@@ -73,6 +73,7 @@ type run struct {
 	done      []int  // ranks that have exited with 0
 	text      string // what it waits for
 	againAt   *time.Time
+	last      *rendezvous.Outcome // while the next generation is waited for
 	serving
 }
 

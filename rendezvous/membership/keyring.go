@@ -169,8 +169,8 @@ func (k *Keyring) takeRetired(t wire.Trusted, leaders bool) error {
 	return nil
 }
 
-// settle forgets the keys that neither a job nor the gateway's CA needs any more, and tells whether the remaining keys
-// open all that is sealed.
+// settle forgets the keys that neither a job nor the cluster's settings need any more, and tells whether the remaining
+// keys open all that is sealed.
 func (k *Keyring) settle() (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -181,6 +181,10 @@ func (k *Keyring) settle() (bool, error) {
 	boxes := trust.SealedIn(k.cfg.Record.Secretive())
 	if settings, _ := k.cfg.Record.Gateway(); settings.CA != nil {
 		boxes = append(boxes, trust.SealedGateway(settings.CA.Key))
+	}
+	notify, _ := k.cfg.Record.Notify()
+	for name, t := range notify.Targets {
+		boxes = append(boxes, trust.Sealed{Box: t.Box, Words: rendezvous.NotifyWords(name)})
 	}
 	needed, all, err := old.Keep(ring, boxes)
 	if err != nil || !all || needed.Equal(old) {

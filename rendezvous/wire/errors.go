@@ -75,6 +75,8 @@ var codes = []struct {
 	{"no-key", rendezvous.ErrNoKey, http.StatusNotFound},
 	{"key-exists", rendezvous.ErrKeyExists, http.StatusConflict},
 	{"no-alias", rendezvous.ErrNoAlias, http.StatusNotFound},
+	{"no-notify", rendezvous.ErrNoNotify, http.StatusNotFound},
+	{"notify-exists", rendezvous.ErrNotifyExists, http.StatusConflict},
 	{"no-gateway-ca", rendezvous.ErrNoGatewayCA, http.StatusNotFound},
 	{"invalid", launcher.ErrInvalid, http.StatusBadRequest},
 	{"unknown-retry", ErrUnknownRetry, http.StatusConflict},

@@ -35,6 +35,14 @@ var (
 	ChangeGateway = unary[rendezvous.GatewayChange, Acknowledged](Row{Name: "gateway-change", Who: usersHere, To: leader,
 		Audit: "gateway",
 		Does:  "change one of its settings: open it, make or revoke a key, set or remove an alias, its CA"})
+	ShowNotify = unary[Empty, NotifyResponse](Row{Name: "notify", Who: users, To: leader, Asks: true,
+		Does: "who is told of jobs, services and machines, and how that went"})
+	ChangeNotify = unary[NotifyChangeRequest, Acknowledged](Row{Name: "notify-change", Who: usersHere, To: leader,
+		Audit: "notify", Does: "have a webhook called, or a command run, when something happens, or no longer"})
+	TestNotify = unary[NotifyTestRequest, NotifyTestResponse](Row{Name: "notify-test", Who: usersHere, To: leader,
+		Audit: "notify test", Does: "send one of them a test"})
+	OpenWeb = unary[Empty, WebLink](Row{Name: "web", Who: users, Audit: "web",
+		Does: "a link to the page of the machine that is asked: it opens that once, soon, for who asked"})
 	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
 		Does: "the output of a job's ranks, from every node that has some"})
 	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,
@@ -67,6 +75,8 @@ var (
 		Does: "every node's evidence, in no order"})
 	Doctor = unary[DoctorRequest, DoctorResponse](Row{Name: "doctor", Who: users,
 		Does: "what is wrong in the cluster, and with fix the few repairs that are safe"})
+	Why = unary[WhyRequest, WhyResponse](Row{Name: "why", Who: users,
+		Does: "what is wrong with a job, a service or a machine, the most probable cause first; it takes some seconds"})
 	Netplan = unary[NetplanRequest, NetplanPlan](Row{Name: "netplan", Who: users, To: leader, Asks: true,
 		Does: "what the fabric's addresses shall be, per node"})
 	NetplanApply = stream[NetplanApplyRequest, NetplanProgress](Row{Name: "netplan-apply", Who: users, To: leader,
@@ -171,6 +181,8 @@ var (
 	NodeReport = stream[Empty, Evidence](Row{Name: "report", Who: members, Does: "the node's evidence"})
 	Examine    = unary[ExamineRequest, ExamineResponse](Row{Name: "examine", Who: members,
 		Does: "what the node is, and its part of the checks"})
+	Look = unary[LookRequest, NodeLook](Row{Name: "look", Who: members,
+		Does: "look at yourself and at ranks for two seconds: what they use, what they wait for, their connections"})
 	MendNode = unary[MendRequest, MendResponse](Row{Name: "mend", Who: members,
 		Does: "repairs of the node, on behalf of root"})
 	NetplanRead = unary[Empty, NetplanFacts](Row{Name: "netplan-read", Who: members,

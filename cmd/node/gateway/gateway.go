@@ -43,6 +43,8 @@ type Config struct {
 	Cert, Key string
 	// Sign has the leader sign a certificate of the gateway's CA.
 	Sign func(context.Context, wire.SignGatewayRequest) (wire.SignGatewayResponse, error)
+	// Shared: the page shows the same certificate, so that it is signed whoever may ask for models.
+	Shared bool
 	// Map is the leader's word as this member has it.
 	Map *rendezvous.Latest[View]
 	// Passing is told about how many requests are under way, a multiple of 64 that is no less; nil: nobody is.

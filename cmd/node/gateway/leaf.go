@@ -48,7 +48,7 @@ func (g *Gateway) keepLeaf(ctx context.Context) error {
 		}
 		wait, now := time.Duration(0), g.leaf.Load()
 		switch ca := x.Gateway.CA; {
-		case ca == nil || g.certificate != nil || g.cfg.Port == 0 || !x.admits():
+		case ca == nil || g.certificate != nil || g.cfg.Port == 0 || !x.admits() && !g.cfg.Shared:
 			if now != (leaf{}) {
 				g.leaf.Store(leaf{})
 			}
@@ -86,6 +86,13 @@ func (g *Gateway) keepLeaf(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// Certificate gives what is shown on addresses other than loopback, nil where there is none, and tells when that may have
+// changed.
+func (g *Gateway) Certificate() (get func() (*tls.Certificate, error), changed <-chan struct{}) {
+	_, changed = g.leaf.Watch()
+	return g.shown(), changed
 }
 
 // failedLeaf keeps what clients take yet, if they do, and says once why there is no other.

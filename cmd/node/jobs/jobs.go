@@ -134,8 +134,8 @@ func (k *Ranks) jobs(ctx context.Context, c wire.Caller, r wire.JobsRequest,
 	return res, nil
 }
 
-// all gives the jobs as jobs answers c.
-func (k *Ranks) all(ctx context.Context, c wire.Caller) (wire.JobsResponse, error) {
+// All gives the jobs as jobs answers c.
+func (k *Ranks) All(ctx context.Context, c wire.Caller) (wire.JobsResponse, error) {
 	return k.jobs(ctx, c, wire.JobsRequest{}, func(ctx context.Context, r wire.JobsRequest) (wire.JobsResponse, error) {
 		return wire.Jobs.Call(ctx, k.cfg.Leader.As(c), r)
 	})
@@ -184,7 +184,7 @@ func (k *Ranks) findJob(ctx context.Context, c wire.Caller, text string) (job re
 	if job, ok := k.cfg.Record.Job(launcher.JobID(text)); ok {
 		return job, "", nil
 	}
-	all, err := k.all(ctx, c)
+	all, err := k.All(ctx, c)
 	if err != nil {
 		return rendezvous.Job{}, "", err
 	}

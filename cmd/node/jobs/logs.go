@@ -93,7 +93,7 @@ func (k *Ranks) awaitGeneration(
 // isToCome asks the leader whether its record has a generation that this node's copy
 // lacks. Without a leader a follower assumes that it has.
 func (k *Ranks) isToCome(ctx context.Context, c wire.Caller, id launcher.JobID, r wire.LogsRequest) error {
-	all, err := k.all(ctx, c)
+	all, err := k.All(ctx, c)
 	if err != nil {
 		return err
 	}

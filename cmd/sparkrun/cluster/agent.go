@@ -26,7 +26,7 @@ type agentOptions struct {
 	keep                    logs.Keep
 	unfiltered              bool
 	silent                  bool
-	gateway                 int
+	gateway, web            int
 	gatewayCert, gatewayKey string
 }
 
@@ -92,6 +92,7 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	cmd.Flags().StringVar(&opts.gatewayCert, "gateway-cert", "",
 		"a `FILE` with this machine's certificate, PEM: the gateway speaks TLS but on loopback; read again when renewed")
 	cmd.Flags().StringVar(&opts.gatewayKey, "gateway-key", "", "the `FILE` with that certificate's key")
+	cmd.Flags().IntVar(&opts.web, "web", defaultWeb, "port of the page (sparkrun web); 0: none here")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	app.ManagementFlag(cmd.Flags(), &opts.management)
 	app.FabricPortFlag(cmd.Flags(), &opts.fabricPorts)
@@ -132,8 +133,8 @@ func memoryLimits() (members, requests func(int)) {
 	return members, requests
 }
 
-// defaultGateway follows the agent's other ports, 7940 and 7941.
-const defaultGateway = 7942
+// defaultGateway and defaultWeb follow the agent's other ports, 7940 and 7941.
+const defaultGateway, defaultWeb = 7942, 7943
 
 var errUnfiltered = errors.New("its agent runs with --no-packet-filter")
 
@@ -172,7 +173,7 @@ func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
 		PacketFilter: guard, Announce: !o.silent, Members: members,
 		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
 		ServicesFirst: o.victim == victimService,
-		GatewayPort:   o.gateway, GatewayCert: o.gatewayCert, GatewayKey: o.gatewayKey, Requests: requests,
+		GatewayPort:   o.gateway, GatewayCert: o.gatewayCert, GatewayKey: o.gatewayKey, WebPort: o.web, Requests: requests,
 		Supervise: supervise(a, log), Shim: a.Shim, Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {

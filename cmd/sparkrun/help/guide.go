@@ -62,6 +62,7 @@ var chapters = map[string][]string{
 	"sparkrun stop":             {"jobs"},
 	"sparkrun service":          {"serving"},
 	"sparkrun gateway":          {"serving"},
+	"sparkrun notify":           {"operations"},
 	"sparkrun bench":            {"bench"},
 	"sparkrun env":              {"fabric", "nccl"},
 	"sparkrun fabric":           {"fabric"},

@@ -1,0 +1,122 @@
+// The server makes all HTML; this puts it in place, and tells whether it still comes.
+"use strict";
+
+const link = document.getElementById("link");
+const body = document.body;
+const linesMost = 5000;
+
+function say(text, well) {
+  if (link.textContent !== text) link.textContent = text;
+  link.className = well ? "well" : "lost";
+}
+
+function parsed(html) {
+  const t = document.createElement("template");
+  t.innerHTML = html;
+  return t.content;
+}
+
+// become changes an element into another, as little as it can: what has the focus, or is marked, stays so.
+function become(is, to) {
+  if (is.nodeType !== to.nodeType || is.nodeName !== to.nodeName) { is.replaceWith(to); return to; }
+  if (is.nodeType !== Node.ELEMENT_NODE) {
+    if (is.data !== to.data) is.data = to.data;
+    return is;
+  }
+  for (const a of [...is.attributes]) if (!to.hasAttribute(a.name)) is.removeAttribute(a.name);
+  for (const a of to.attributes) if (is.getAttribute(a.name) !== a.value) is.setAttribute(a.name, a.value);
+  if (is.hasAttribute("data-keep")) return is;
+  let at = is.firstChild;
+  for (const kid of [...to.childNodes]) {
+    let same = kid.id ? [...is.children].find((x) => x.id === kid.id) : at && !at.id ? at : null;
+    if (!same) { is.insertBefore(kid, at); continue; }
+    if (same !== at) is.insertBefore(same, at); else at = at.nextSibling;
+    become(same, kid);
+  }
+  while (at) { const next = at.nextSibling; at.remove(); at = next; }
+  return is;
+}
+
+function put(pairs) {
+  for (const [id, html] of pairs) {
+    const is = document.getElementById(id), to = parsed(html).firstElementChild;
+    if (!is || !to) { location.reload(); return; }
+    become(is, to);
+  }
+}
+
+function add(html) {
+  const list = document.getElementById("lines");
+  const end = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
+  list.append(parsed(html));
+  while (list.children.length > linesMost) list.firstElementChild.remove();
+  if (end) list.scrollTop = list.scrollHeight;
+}
+
+// open follows a stream of events, and opens it again when it was lost, until fine(event) says that it is over.
+function open(url, on) {
+  let heard = Date.now(), es = null, over = false;
+  function start() {
+    es = new EventSource(url);
+    for (const name of ["hello", "still", "put", "lines", "end"]) {
+      es.addEventListener(name, (e) => {
+        heard = Date.now();
+        if (name === "hello" && JSON.parse(e.data) !== body.dataset.version) { location.reload(); return; }
+        if (name === "end") { over = true; es.close(); }
+        on(name, JSON.parse(e.data));
+      });
+    }
+    es.onerror = () => {
+      if (over) return;
+      say("reconnecting", false);
+      if (es.readyState === EventSource.CLOSED) again();
+    };
+  }
+  // again looks whether it was lost for good: the session has ended.
+  async function again() {
+    es.close();
+    try {
+      const res = await fetch(location.href, { cache: "no-store" });
+      if (res.status === 401) { say("ended: run sparkrun web", false); over = true; return; }
+    } catch { /* the agent does not answer */ }
+    heard = Date.now();
+    setTimeout(start, 1000);
+  }
+  setInterval(() => {
+    if (!over && Date.now() - heard > 15000) { say("reconnecting", false); again(); }
+  }, 5000);
+  start();
+}
+
+open("events?view=" + body.dataset.view + "&" + location.search.slice(1), (name, data) => {
+  say("live", true);
+  if (name === "put") put(data);
+});
+
+const list = document.getElementById("lines");
+if (list && list.dataset.lines) {
+  open(list.dataset.lines, (name, data) => {
+    if (name === "lines") add(data);
+    if (name === "end") { const p = document.createElement("li"); p.className = "note"; p.textContent = data; list.append(p); }
+  });
+}
+
+// Keys: / to search, j and k from one entry to the next, g and a digit to a page, Escape to leave a field.
+let went = false;
+document.addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey) return;
+  if (e.target.matches("input")) { if (e.key === "Escape") e.target.blur(); return; }
+  const search = document.getElementById("search");
+  if (e.key === "/" && search) { search.focus(); e.preventDefault(); }
+  if (e.key === "j" || e.key === "k") {
+    const all = [...document.querySelectorAll("main li a, main td a")];
+    const at = all.indexOf(document.activeElement);
+    const next = all[e.key === "j" ? Math.min(at + 1, all.length - 1) : Math.max(at - 1, 0)];
+    if (next) { next.focus(); e.preventDefault(); }
+  }
+  if (went && e.key >= "1" && e.key <= "9") {
+    const tab = document.querySelectorAll("nav a")[e.key - 1];
+    if (tab) tab.click();
+  }
+  went = e.key === "g";
+});

@@ -1,0 +1,137 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/node/web/webtest"
+)
+
+// Each view and each action, as a person has them in a browser; what others wrote does nothing there.
+func TestBrowser(t *testing.T) {
+	s := newSite(t, 64)
+	c := webtest.New(t, nil)
+	const mine = "11111111-aaaa-4aaa-8aaa-000000000001"
+	began := time.Now()
+	c.Go(s.link(alice))
+	c.Shows("the link", `document.querySelectorAll(".machine").length === 64`)
+	t.Logf("64 machines are there %s after the link was opened; the page answered after %s ms and was painted after %s ms",
+		time.Since(began).Round(time.Millisecond), c.Text(`performance.getEntriesByType("navigation")[0].responseEnd.toFixed()`),
+		c.Text(`(performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1).toFixed()`))
+	c.Shows("events", `document.getElementById("link").innerText === "live"`)
+	first := c.Text(`document.getElementById("machines").innerText`)
+	c.Shows("it moves", fmt.Sprintf(`document.getElementById("machines").innerText !== %q`, first))
+	c.Shows("it moves on", `(window.n = window.n || new Set(), window.n.add(document.getElementById("machines").innerText), window.n.size >= 4)`)
+	c.Picture("overview")
+
+	home := `document.querySelector("nav a").click()`
+	go_ := func(tab, what, expr string) {
+		t.Helper()
+		c.Run(fmt.Sprintf(`[...document.querySelectorAll("nav a")].find(a => a.innerText === %q).click()`, tab))
+		c.Shows(what, expr)
+		c.Shows(what, `document.getElementById("link").innerText === "live"`)
+		c.Picture(strings.ToLower(tab))
+	}
+	go_("Fabric", "the fabric", `document.querySelectorAll(".picture svg rect").length > 100 && document.querySelectorAll("#ports tr").length > 60`)
+	go_("Services", "services", `document.querySelector("#services li").innerText.includes("412.7 tokens/s") && document.querySelector("#services").innerText.includes("http://192.168.1.1:8000")`)
+	go_("Models", "models", `document.querySelectorAll("#models tbody tr").length === 2 && document.querySelector("#models").innerText.includes("spark1 31 %")`)
+	go_("Doctor", "doctor", `!!document.querySelector("#doctor button")`)
+	c.Click("#doctor button")
+	c.Shows("findings", `document.querySelectorAll(".findings li").length === 2`)
+	c.Picture("findings")
+	go_("Jobs", "jobs", `document.querySelectorAll("#jobs li").length === 4`)
+
+	// A job that failed says why, one with a hostile name has that as text.
+	c.Run(`[...document.querySelectorAll("#jobs a")].find(a => a.innerText.includes("finetune")).click()`)
+	c.Shows("the cause", `document.querySelector(".cause").innerText.includes("CUDA out of memory") && document.querySelector(".cause pre").innerText.includes("<script>")`)
+	c.Picture("failed")
+	c.Run(`history.back()`)
+	c.Shows("jobs", `document.querySelectorAll("#jobs li").length === 4`)
+	c.Run(`[...document.querySelectorAll("#jobs a")].find(a => a.innerText.includes("<script>")).click()`)
+	c.Shows("a hostile name", `document.querySelector("h1").innerText.includes("<img src=x") && !document.querySelector("main script, main img")`)
+
+	// Output comes as it is written; a search keeps what is searched for.
+	c.Run(fmt.Sprintf(`location.href = "logs?id=%s"`, mine))
+	c.Shows("output", `document.querySelectorAll("#lines li").length === 4`)
+	s.more <- "step 4 loss 8.0\n" + hostile + "\n"
+	c.Shows("new output", `document.querySelectorAll("#lines li").length === 6 && document.getElementById("lines").innerText.includes("<img src=x")`)
+	c.Picture("output")
+	c.Keys("/")
+	c.Shows("the field", `document.activeElement.id === "search"`)
+	c.Run(`document.activeElement.value = ""`) // these keys come past the page's no to them
+	c.Keys("LOSS 8\r")
+	c.Shows("a search", `document.querySelectorAll("#lines li").length === 2 && document.querySelectorAll("#lines mark").length === 2`)
+	c.Picture("search")
+	if strings.Contains(c.Text("document.title"), "pwned") {
+		t.Error("what a rank wrote has run")
+	}
+
+	// Stop: asked first, then done.
+	c.Run(fmt.Sprintf(`location.href = "job?id=%s"`, mine))
+	c.Shows("the job", `!!document.querySelector(".button.bad")`)
+	c.Picture("job")
+	c.Click(".button.bad")
+	c.Shows("the question", `document.querySelector("h1").innerText === "Stop pretrain?"`)
+	c.Picture("question")
+	c.Click("button.bad")
+	c.Shows("it is stopped", `document.querySelector("h1").innerText.includes("cancelled") && !document.querySelector(".button.bad")`)
+	// Restart, by the keys alone.
+	c.Run(home)
+	c.Shows("the overview", `document.querySelectorAll(".machine").length === 64`)
+	c.Keys("g4")
+	c.Shows("services", `document.querySelectorAll("#services li").length === 1 && !document.getElementById("machines")`)
+	c.Keys("j\r")
+	c.Shows("the service", `document.querySelector("h1").innerText.includes("llama")`)
+	c.Click(`a[href^="restart"]`)
+	c.Shows("the question", `document.querySelector("h1").innerText === "Restart llama?"`)
+	c.Run(`document.querySelector("button.bad").focus()`)
+	c.Keys("\r")
+	c.Shows("the service", `!!document.querySelector("#job")`)
+	s.mu.Lock()
+	if len(s.stopped) != 2 || s.by[1] != *alice.User {
+		t.Errorf("done: %v by %v", s.stopped, s.by)
+	}
+	s.mu.Unlock()
+	c.Run(`location.href = "machine?host=spark1"`)
+	c.Shows("a machine", `document.querySelector("#machine").innerText.includes("NVIDIA GB10")`)
+	c.Picture("machine")
+	c.Calm()
+}
+
+// A page says when its agent is away, comes back by itself with the next one, and says when its session is over.
+func TestBrowserComesBack(t *testing.T) {
+	s := newSite(t, 3)
+	c := webtest.New(t, nil)
+	c.Go(s.link(alice))
+	c.Shows("events", `document.getElementById("link")?.innerText === "live"`)
+	addr := s.srv.Listener.Addr().String()
+	s.stop()
+	c.Shows("the agent is away", `document.getElementById("link").innerText === "reconnecting" && document.querySelectorAll(".machine").length === 3`)
+	c.Picture("away")
+	s.mu.Lock()
+	s.problem = "no leader answers"
+	s.mu.Unlock()
+	s.again(addr)
+	c.Shows("the next agent", `document.getElementById("link").innerText === "live" && document.getElementById("notice").innerText === "no leader answers"`)
+	c.Picture("leaderless")
+	s.Visitors.mu.Lock()
+	for _, in := range s.sessions {
+		s.drop(in)
+	}
+	s.Visitors.mu.Unlock()
+	c.Shows("the session is over", `document.getElementById("link").innerText === "ended: run sparkrun web"`)
+	c.Calm("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "401")
+}
+
+// BenchmarkPage is what the overview of 64 machines costs the agent, each time that it moves.
+func BenchmarkPage(b *testing.B) {
+	s := newSite(b, 64)
+	in := s.enter(alice)
+	in.get("") // templates are read, and all is known
+	defer s.seen.watch()()
+	for b.Loop() {
+		in.get("")
+	}
+}

@@ -1,0 +1,294 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	// tail is how many lines of each rank's output are shown at first, searched how many are looked through.
+	tail, searched = 500, 100_000
+	// pendingMost is how many lines may wait to be sent: the reader waits for the browser.
+	pendingMost = 2000
+	lineMost    = 8 << 10 // bytes; what is longer is cut
+	sendEach    = 100 * time.Millisecond
+)
+
+// output is the page of a job's output; its lines come by themselves.
+func (p *page) output() []part {
+	j, ok := p.find()
+	if !ok {
+		return []part{draw("output", "none", struct{ ID, What string }{"output", "job"}), {id: "lines", html: `<ol id="lines"></ol>`}}
+	}
+	q := url.Values{"id": {string(j.Spec.ID)}}
+	raw := "raw?" + q.Encode()
+	for _, name := range []string{"rank", "q"} {
+		if v := p.q.Get(name); v != "" {
+			q.Set(name, v)
+		}
+	}
+	return []part{
+		draw("output", "output", struct {
+			Row          jobRow
+			World        int
+			Rank, Q, Raw string
+		}{p.jobOf(j), j.Plan.World, p.q.Get("rank"), p.q.Get("q"), raw}),
+		draw("lines", "lines", "lines?"+q.Encode()),
+	}
+}
+
+// ranksWanted reads the rank of a request; none: all.
+func ranksWanted(q url.Values) []int {
+	if n, err := strconv.Atoi(q.Get("rank")); err == nil {
+		return []int{n}
+	}
+	return nil
+}
+
+// reader makes lines of output, and knows how far it is.
+type reader struct {
+	words string // searched for, in lower case; empty: all lines are wanted
+
+	mu      sync.Mutex
+	room    sync.Cond
+	over    bool
+	rest    map[launcher.Cursor][]byte // without its Offset: what has no line end yet
+	at      map[launcher.Cursor]int64
+	pending []string
+}
+
+func newReader(words string) *reader {
+	r := &reader{words: strings.ToLower(words), rest: map[launcher.Cursor][]byte{}, at: map[launcher.Cursor]int64{}}
+	r.room.L = &r.mu
+	return r
+}
+
+// take takes a chunk. It waits while too many lines are to be sent.
+func (r *reader) take(c wire.LogChunk) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.pending) >= pendingMost && !r.over {
+		r.room.Wait()
+	}
+	if c.Note != "" {
+		r.pending = append(r.pending, `<li class="note">`+escaped(c.Note)+"</li>")
+		return nil
+	}
+	of := launcher.Cursor{Rank: c.Rank, Stream: c.Stream}
+	data := append(r.rest[of], c.Data...)
+	for {
+		line, rest, whole := strings.Cut(string(data), "\n")
+		if !whole && len(line) <= lineMost {
+			break
+		}
+		r.line(of, line)
+		if data = []byte(rest); !whole {
+			data = nil
+		}
+	}
+	r.rest[of] = data
+	r.at[of] = c.Offset + int64(len(c.Data)) - int64(len(data))
+	return nil
+}
+
+var escapes = plain.Pattern("\x1b\\[[0-9;?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(\x07|\x1b\\\\)")
+
+// line keeps a line if it is one of those that are wanted.
+func (r *reader) line(of launcher.Cursor, line string) {
+	line = strings.TrimRight(line, "\r")
+	line = line[strings.LastIndexByte(line, '\r')+1:] // the last state of a bar of progress
+	if strings.ContainsRune(line, '\x1b') {
+		line = escapes().ReplaceAllString(line, "")
+	}
+	line = plain.Strip(plain.Cut(strings.ToValidUTF8(line, "?"), lineMost))
+	text := template.HTMLEscapeString(line)
+	if r.words != "" {
+		found := false
+		if text, found = marked(line, r.words); !found {
+			return
+		}
+	}
+	class := ""
+	if of.Stream == launcher.Stderr {
+		class = ` class="err"`
+	}
+	r.pending = append(r.pending, fmt.Sprintf("<li%s><b>%d</b>%s</li>", class, of.Rank, text))
+}
+
+// marked is a line as HTML in which the words are marked.
+func marked(line, words string) (html string, found bool) {
+	lower := strings.ToLower(line)
+	if len(lower) != len(line) { // places differ: a letter that is longer as a small one
+		return template.HTMLEscapeString(line), strings.Contains(lower, words)
+	}
+	for {
+		i := strings.Index(lower, words)
+		if i < 0 {
+			return html + template.HTMLEscapeString(line), found
+		}
+		found = true
+		html += template.HTMLEscapeString(line[:i]) + "<mark>" + template.HTMLEscapeString(line[i:i+len(words)]) + "</mark>"
+		line, lower = line[i+len(words):], lower[i+len(words):]
+	}
+}
+
+func escaped(text string) string { return template.HTMLEscapeString(plain.Line(text)) }
+
+// next takes what is to be sent, and says how far that is.
+func (r *reader) next() (lines []string, at string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lines, r.pending = r.pending, nil
+	r.room.Broadcast()
+	var all []string
+	for c, offset := range r.at {
+		all = append(all, fmt.Sprintf("%d.%s.%d", c.Rank, c.Stream, offset))
+	}
+	slices.Sort(all)
+	return lines, strings.Join(all, ",")
+}
+
+// end lets take go, and makes lines of what has no end.
+func (r *reader) end(rest bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	r.room.Broadcast()
+	for of, data := range r.rest {
+		if rest && len(data) > 0 {
+			r.line(of, string(data))
+			r.at[of] += int64(len(data))
+		}
+	}
+	r.rest = map[launcher.Cursor][]byte{}
+}
+
+// cursors reads what next said.
+func cursors(text string) (out []wire.Cursor) {
+	for one := range strings.SplitSeq(text, ",") {
+		f := strings.Split(one, ".")
+		if len(f) != 3 {
+			continue
+		}
+		rank, err := strconv.Atoi(f[0])
+		offset, bad := strconv.ParseInt(f[2], 10, 64)
+		if err == nil && bad == nil && rank >= 0 && offset >= 0 {
+			out = append(out, wire.Cursor{Rank: rank, Stream: launcher.Stream(f[1]), Offset: offset})
+		}
+	}
+	return out
+}
+
+// lines sends a job's output, and what is written from then on; a browser that comes back goes on where it was.
+func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
+	to, done := w.begin(rw, r)
+	if to == nil {
+		return
+	}
+	defer done()
+	q := r.URL.Query()
+	req := wire.LogsRequest{Job: q.Get("id"), Follow: true, Ranks: ranksWanted(q)}
+	if req.Cursors = cursors(r.Header.Get("Last-Event-ID")); len(req.Cursors) == 0 {
+		req.From.Lines = new(tail)
+		if q.Get("q") != "" {
+			req.From.Lines = new(searched)
+		}
+	}
+	ctx, cancel := context.WithCancel(to.ctx)
+	read := newReader(q.Get("q"))
+	ended := make(chan error, 1)
+	go func() {
+		err := wire.Logs.Call(ctx, w.cfg.As(visiting(r).Of), req, read.take)
+		read.end(err == nil)
+		ended <- err
+	}()
+	finished := false
+	defer func() {
+		cancel()
+		read.end(false)
+		if !finished {
+			<-ended
+		}
+	}()
+	if to.send("hello", "", w.cfg.Version) != nil {
+		return
+	}
+	still := time.Now()
+	for {
+		var over error
+		select {
+		case over = <-ended:
+			finished = true
+		case <-time.After(sendEach):
+		case <-ctx.Done():
+			return
+		}
+		if lines, at := read.next(); len(lines) > 0 {
+			still = time.Now()
+			if to.send("lines", at, strings.Join(lines, "")) != nil {
+				return
+			}
+		} else if time.Since(still) > stillFor {
+			still = time.Now()
+			if to.send("still", "", nil) != nil {
+				return
+			}
+		}
+		if finished {
+			why := "the end"
+			if over != nil {
+				why = plain.Line(over.Error())
+			}
+			_ = to.send("end", "", why) // then it is gone
+			return
+		}
+	}
+}
+
+// raw gives output as ranks wrote it, to be kept in a file: no browser shows it as a page.
+func (w *Web) raw(rw http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	h, began := rw.Header(), false
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	on := http.NewResponseController(rw)
+	err := wire.Logs.Call(r.Context(), w.cfg.As(visiting(r).Of), wire.LogsRequest{Job: q.Get("id"), Ranks: ranksWanted(q)},
+		func(c wire.LogChunk) error {
+			if !began {
+				began = true
+				h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "job-"+cmp.Or(onlyName(q.Get("id")), "output")+".txt"))
+			}
+			_ = on.SetWriteDeadline(time.Now().Add(sendWithin))
+			_, err := rw.Write(c.Data)
+			return err
+		})
+	_ = on.SetWriteDeadline(time.Time{})
+	switch {
+	case err != nil && began:
+		panic(http.ErrAbortHandler) // it must not look whole
+	case err != nil:
+		http.Error(rw, plain.Line(err.Error()), http.StatusNotFound)
+	}
+}
+
+// onlyName leaves of a text what a file may be called.
+func onlyName(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x80 && (r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z') {
+			return r
+		}
+		return -1
+	}, text)
+}

@@ -1,0 +1,243 @@
+package web
+
+import (
+	"context"
+	"html/template"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	// askEach is how often machines are asked what they use, and the leader what jobs do, while somebody looks.
+	askEach = time.Second
+	// lingers is how long it goes on after the last page was closed: the next one is opened in its place, as a rule.
+	lingers = 5 * time.Second
+	// trailLen is how many readings of a machine are drawn.
+	trailLen = 60
+)
+
+// seen is what all pages show, at one moment. Nobody changes it.
+type seen struct {
+	Status wire.Status
+	Usage  map[launcher.NodeID]wire.NodeUsage
+	Trails map[launcher.NodeID][]float64 // of how busy its GPU was, or else of its memory, 0 to 1, the newest last
+	Jobs   []rendezvous.JobStatus        // the newest first
+	Fabric func() template.HTML          // draws the picture, once
+	// Problem is why some of it may be old, JobsProblem why jobs are.
+	Problem, JobsProblem string
+	has                  has
+}
+
+// has are the questions that have been answered.
+type has struct{ status, usage, jobs bool }
+
+// gatherer asks for all pages at once, while there is one.
+type gatherer struct {
+	to  *wire.Client
+	now rendezvous.Latest[*seen]
+
+	mu      sync.Mutex
+	viewers rendezvous.Latest[int]
+}
+
+func newGatherer(to *wire.Client) *gatherer {
+	g := &gatherer{to: to}
+	g.now.Store(&seen{Fabric: func() template.HTML { return "" }})
+	return g
+}
+
+// watch has it ask until done is called.
+func (g *gatherer) watch() (done func()) {
+	g.add(1)
+	return sync.OnceFunc(func() { g.add(-1) })
+}
+
+func (g *gatherer) add(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.viewers.Store(g.viewers.Load() + n)
+}
+
+// run asks while somebody looks, until ctx ends.
+func (g *gatherer) run(ctx context.Context) error {
+	for {
+		n, changed := g.viewers.Watch()
+		if n > 0 {
+			g.ask(ctx)
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ask asks until nobody has looked for a moment.
+func (g *gatherer) ask(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	defer func() {
+		cancel()
+		asking.Wait()
+		g.change(func(s *seen) { s.has = has{} }) // it is old when the next one comes
+	}()
+	asking.Go(func() { g.follow(ctx) })
+	asking.Go(func() { g.each(ctx, g.askUsage) })
+	asking.Go(func() { g.each(ctx, g.askJobs) })
+	for ctx.Err() == nil {
+		n, changed := g.viewers.Watch()
+		var late <-chan time.Time
+		if n == 0 {
+			late = time.After(lingers)
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (g *gatherer) each(ctx context.Context, fn func(context.Context)) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		fn(ctx)
+		wait(ctx, askEach-time.Since(began))
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// change stores the next moment.
+func (g *gatherer) change(fn func(*seen)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next := *g.now.Load()
+	fn(&next)
+	g.now.Store(&next)
+}
+
+// follow is told of each change of the cluster's state.
+func (g *gatherer) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := wire.Follow.Call(ctx, g.to, wire.Empty{}, func(st wire.Status) error {
+			last := g.now.Load()
+			picture := last.Fabric
+			if !reflect.DeepEqual(last.Status.Nodes, st.Nodes) {
+				picture = sync.OnceValue(func() template.HTML { return fabricOf(st) })
+			}
+			g.change(func(s *seen) { s.Status, s.Fabric, s.Problem, s.has.status = st, picture, st.Problem, true })
+			return nil
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			g.change(func(s *seen) { s.Problem, s.has.status = err.Error(), true })
+		}
+		wait(ctx, askEach)
+	}
+}
+
+// fabricOf draws the fabric, as far as machines have told of theirs.
+func fabricOf(st wire.Status) template.HTML {
+	var views []envgen.NodeView
+	for _, n := range st.Nodes {
+		if !n.Witness && len(n.Inventory.NICs) > 0 {
+			views = append(views, envgen.NodeView{ID: string(n.ID), Host: n.Host, Mgmt: n.Addr, Inventory: n.Inventory})
+		}
+	}
+	t, err := topology.Derive(topology.Observed(views))
+	if err != nil || len(views) == 0 {
+		return ""
+	}
+	return template.HTML(topology.SVG(t)) //nolint:gosec // it escapes what others wrote
+}
+
+func (g *gatherer) askUsage(ctx context.Context) {
+	res, err := wire.Usage.Call(ctx, g.to, wire.Empty{})
+	if err != nil && ctx.Err() != nil {
+		return
+	}
+	g.change(func(s *seen) {
+		trails := map[launcher.NodeID][]float64{}
+		s.Usage = map[launcher.NodeID]wire.NodeUsage{}
+		for _, n := range res.Nodes {
+			s.Usage[n.ID] = n
+			trail := slices.Clone(s.Trails[n.ID])
+			if v, ok := busy(n); ok {
+				trail = append(trail, v)
+			}
+			trails[n.ID] = trail[max(0, len(trail)-trailLen):]
+		}
+		s.Trails, s.has.usage = trails, true
+	})
+}
+
+// busy is how much of a machine is in use, 0 to 1: of its GPUs, or if they do not tell of its processor.
+func busy(n wire.NodeUsage) (float64, bool) {
+	sum, k := 0.0, 0
+	for _, gpu := range n.GPUs {
+		if gpu.Busy != nil {
+			sum, k = sum+*gpu.Busy, k+1
+		}
+	}
+	if k > 0 {
+		return sum / float64(k), true
+	}
+	if n.CPU != nil && n.CPU.Used != nil && n.CPU.Cores > 0 {
+		return *n.CPU.Used / float64(n.CPU.Cores), true
+	}
+	return 0, false
+}
+
+func (g *gatherer) askJobs(ctx context.Context) {
+	res, err := wire.Jobs.Call(ctx, g.to, wire.JobsRequest{})
+	if ctx.Err() != nil {
+		return
+	}
+	g.change(func(s *seen) {
+		s.has.jobs = true
+		if err != nil {
+			s.JobsProblem = err.Error()
+			return
+		}
+		s.JobsProblem = res.Problem
+		s.Jobs = res.Jobs
+		slices.Reverse(s.Jobs)
+	})
+}
+
+// first gives what is known soon: for a page that is opened.
+func (g *gatherer) first(ctx context.Context, within time.Duration) *seen {
+	late := time.After(within)
+	for {
+		now, changed := g.now.Watch()
+		if now.has == (has{true, true, true}) {
+			return now
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return now
+		case <-ctx.Done():
+			return now
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package why
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// connsMost bounds the connections of a rank that are told of: those with most trouble.
+const connsMost = 64
+
+// connections are this host's TCP connections by inode; empty where the kernel does not tell (INET_DIAG).
+func connections() map[uint64]*netlink.InetDiagTCPInfoResp {
+	found := map[uint64]*netlink.InetDiagTCPInfoResp{}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		all, _ := netlink.SocketDiagTCPInfo(family)
+		for _, c := range all {
+			if s := c.InetDiagMsg; s != nil && c.TCPInfo != nil && s.INode != 0 && s.State != netlink.TCP_LISTEN {
+				found[uint64(s.INode)] = c
+			}
+		}
+	}
+	return found
+}
+
+// connsOf are those of some processes, and how they changed.
+func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagTCPInfoResp) (out []wire.Conn) {
+	seen := map[uint64]bool{}
+	for _, pid := range pids {
+		for _, inode := range fs.Sockets(pid) {
+			c := after[inode]
+			if c == nil || seen[inode] {
+				continue
+			}
+			seen[inode] = true
+			t, s := c.TCPInfo, c.InetDiagMsg
+			conn := wire.Conn{
+				Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
+				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: time.Duration(t.Min_rtt) * time.Microsecond,
+				Tries: t.Retransmits, Queued: s.WQueue, Unread: s.RQueue,
+			}
+			if was := before[inode]; was != nil {
+				conn.Sent, conn.Again = t.Data_segs_out-was.TCPInfo.Data_segs_out, t.Total_retrans-was.TCPInfo.Total_retrans
+			}
+			out = append(out, conn)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b wire.Conn) int {
+		return cmp.Or(cmp.Compare(b.Tries, a.Tries), cmp.Compare(b.Again, a.Again), cmp.Compare(b.Queued, a.Queued))
+	})
+	return out[:min(len(out), connsMost)]
+}
+
+func addrPort(ip net.IP, port uint16) netip.AddrPort {
+	addr, _ := netip.AddrFromSlice(ip)
+	return netip.AddrPortFrom(addr.Unmap(), port)
+}

@@ -1,0 +1,301 @@
+package why
+
+import (
+	"cmp"
+	"context"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	// window is how long a node looks: a rank that takes part in steps of a second shows what it does in each.
+	window = 2 * time.Second
+	// glances are the times within it at which it is noted what threads wait for.
+	glances = 8
+	// threadsMost bounds the threads of a process that are looked at.
+	threadsMost = 256
+	// busyLeast is from how many cores on a program counts that belongs to no rank.
+	busyLeast = 0.2
+)
+
+// watched is one rank while it is looked at.
+type watched struct {
+	key  launcher.Key
+	look wire.RankLook
+	root int
+	pids []int
+	// As it was at the first look.
+	threads map[int]proc.Thread // by TID
+	held    proc.Held
+	faults  uint64
+	disk    int // glances at which a thread waited for a disk
+	seen    int
+}
+
+// node looks at this node and the ranks on it.
+func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, error) {
+	out := wire.NodeLook{ID: w.cfg.Self, Host: w.cfg.Host}
+	_, _ = w.cfg.Machine(ctx) // rates are between two readings
+	all, _ := w.cfg.Proc.All()
+	ranks := w.watch(all, r.Job)
+	before, conns := map[int]proc.Work{}, connections()
+	for _, p := range all {
+		before[p.PID], _ = w.cfg.Proc.Work(p.PID)
+	}
+	for _, k := range ranks {
+		w.first(k, before)
+	}
+	began := time.Now()
+	for range glances {
+		select {
+		case <-time.After(window / glances):
+		case <-ctx.Done():
+			return out, ctx.Err()
+		}
+		for _, k := range ranks {
+			w.glance(k)
+		}
+	}
+	out.Over = time.Since(began)
+	after := connections()
+	now, _ := w.cfg.Proc.All()
+	out.Busy = w.busy(now, before, ranks, out.Over)
+	for _, k := range ranks {
+		w.second(k, before, out.Over)
+		k.look.Conns = connsOf(w.cfg.Proc, k.pids, conns, after)
+	}
+	if r.Stacks {
+		w.stacks(ctx, ranks)
+	}
+	for _, k := range ranks {
+		out.Ranks = append(out.Ranks, k.look)
+	}
+	var err error
+	out.Machine, err = w.cfg.Machine(ctx)
+	out.Links = w.cfg.Survey.Links()
+	out.Counts = w.cfg.Survey.Counted()
+	return out, err
+}
+
+// watch finds the ranks of a job that run here, and their processes: those below the rank's own, and in a container
+// those that bear the attempt's mark.
+func (w *Why) watch(all []proc.Stat, job launcher.JobID) (ranks []*watched) {
+	for _, e := range w.cfg.Agent.Ledger() {
+		if e.Phase != launcher.PhaseStarted || job != "" && e.Job != job {
+			continue
+		}
+		first := len(ranks)
+		for _, st := range e.Ranks {
+			if st.State != launcher.RankRunning || st.PID == 0 {
+				continue
+			}
+			k := &watched{key: e.Key, root: st.PID, look: wire.RankLook{Job: e.Job, Rank: st.Rank, Since: st.Time,
+				Port: e.Port}}
+			k.pids = append(k.pids, st.PID)
+			for _, p := range proc.Below(all, []int{st.PID}, nil) {
+				k.pids = append(k.pids, p.PID)
+			}
+			ranks = append(ranks, k)
+		}
+		if own := ranks[first:]; len(own) > 0 {
+			w.adopt(all, e.Key, own)
+		}
+	}
+	return ranks
+}
+
+// adopt gives ranks the processes that bear their attempt's mark and are not below them, those of containers.
+func (w *Why) adopt(all []proc.Stat, key launcher.Key, ranks []*watched) {
+	known := map[int]bool{}
+	for _, k := range ranks {
+		for _, pid := range k.pids {
+			known[pid] = true
+		}
+	}
+	for _, p := range all {
+		if known[p.PID] {
+			continue
+		}
+		mark, _ := w.cfg.Proc.Env(p.PID, "SPARKRUN_GANG")
+		if !strings.HasPrefix(mark, key.String()+"/") {
+			continue
+		}
+		of := ranks[0]
+		number, _ := w.cfg.Proc.Env(p.PID, "RANK")
+		for _, k := range ranks {
+			if strconv.Itoa(k.look.Rank) == number {
+				of = k
+			}
+		}
+		of.pids = append(of.pids, p.PID)
+	}
+}
+
+// program finds the process that does a rank's work: below shells and the like, which wait for their only child.
+func (w *Why) program(k *watched) int {
+	pid := k.root
+	if len(k.pids) > 1 && w.cfg.Proc.OnlyChild(pid) == 0 && !w.below(pid, k.pids) {
+		pid = k.pids[1] // of a container
+	}
+	for range 8 {
+		child := w.cfg.Proc.OnlyChild(pid)
+		if child == 0 || !strings.HasPrefix(w.cfg.Proc.WaitsIn(pid, pid), "do_wait") {
+			break
+		}
+		pid = child
+	}
+	return pid
+}
+
+// below reports whether one of the processes is a child of pid.
+func (w *Why) below(pid int, pids []int) bool {
+	return slices.ContainsFunc(pids, func(p int) bool { s, ok := w.cfg.Proc.Stat(p); return ok && s.PPID == pid })
+}
+
+func (w *Why) first(k *watched, before map[int]proc.Work) {
+	k.threads = map[int]proc.Thread{}
+	for _, pid := range k.pids {
+		for _, t := range w.cfg.Proc.Threads(pid, threadsMost) {
+			k.threads[t.TID] = t
+		}
+		k.faults += before[pid].Faults
+	}
+	k.held = w.cfg.Proc.Held(w.cfg.Groups, k.pids[len(k.pids)-1])
+}
+
+// glance notes whether a rank waits for a disk at this moment, or for memory, which looks the same.
+func (w *Why) glance(k *watched) {
+	k.seen++
+	for _, pid := range k.pids {
+		if s, ok := w.cfg.Proc.Stat(pid); ok && s.State == 'D' {
+			k.disk++
+			return
+		}
+	}
+}
+
+// second compares with the first look.
+func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
+	l, fs := &k.look, w.cfg.Proc
+	l.PID = w.program(k)
+	l.Name, l.Tracer = fs.Name(l.PID), fs.Tracer(l.PID)
+	l.Signals = fs.Handles(l.PID, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTERM, unix.SIGALRM)
+	cores := func(d time.Duration) float64 { return max(0, d.Seconds()/over.Seconds()) }
+	var faults uint64
+	var total time.Duration
+	locked, waits := 0, map[string]bool{}
+	for _, pid := range k.pids {
+		work, _ := fs.Work(pid)
+		total += work.CPU
+		faults += work.Faults
+		l.Swapped += fs.Swapped(pid)
+		for _, t := range fs.Threads(pid, threadsMost) {
+			was, known := k.threads[t.TID]
+			if !known {
+				was = proc.Thread{CPU: t.CPU, Queued: t.Queued, Ran: t.Ran}
+			}
+			l.Count++
+			used := cores(t.CPU - was.CPU)
+			l.CPU += used
+			l.Queued += cores(t.Queued - was.Queued)
+			l.Top = max(l.Top, used)
+			at := fs.WaitsIn(pid, t.TID)
+			waits[at] = true
+			idle := known && t.Ran == was.Ran && t.State == 'S'
+			switch {
+			case idle && fs.WaitsForOwn(pid, t.TID):
+				locked++
+			case idle && strings.HasPrefix(at, "do_wait"):
+			default:
+				locked = -1 << 20 // it may yet be woken
+			}
+			if pid == l.PID && t.TID == pid {
+				l.Main = wire.ThreadLook{State: string(t.State), At: at, Ran: t.Ran - was.Ran, In: w.waitsFor(pid, t, at)}
+			}
+		}
+	}
+	l.Locked = locked > 0
+	l.Faults = max(0, float64(faults)-float64(k.faults)) / over.Seconds()
+	l.Disk = float64(k.disk) / float64(max(1, k.seen))
+	if age := time.Since(l.Since); age > over {
+		l.Mean = total.Seconds() / age.Seconds()
+	}
+	delete(waits, "")
+	for at := range waits {
+		l.Waits = append(l.Waits, at)
+	}
+	slices.Sort(l.Waits)
+	now := fs.Held(w.cfg.Groups, k.pids[len(k.pids)-1])
+	l.Group = wire.Cgroup{Path: now.Path, Quota: now.Quota, Limit: now.Limit, Held: now.Used,
+		Throttled: min(1, cores(now.Throttled-k.held.Throttled))}
+	if now.Stalled != nil && k.held.Stalled != nil {
+		l.Group.Stalled = new(min(1, cores(now.Stalled.Full-k.held.Stalled.Full)))
+	}
+}
+
+// waitsFor puts a function of the kernel in a word. Its names have changed little since Linux 5.4.
+func (w *Why) waitsFor(pid int, t proc.Thread, at string) string {
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(at, word) })
+	}
+	_, args, ok := w.cfg.Proc.Call(pid, t.TID)
+	file := ""
+	if ok && args[0] < 1<<20 {
+		file = w.cfg.Proc.File(pid, int(args[0])) //nolint:gosec // it is bounded
+	}
+	switch {
+	case t.State == 'T' || t.State == 't' || t.State == 'R':
+		return ""
+	case has("freez", "refrigerator"):
+		return "frozen"
+	case t.State == 'D':
+		return "disk"
+	case has("futex"):
+		return "lock"
+	case has("nanosleep"):
+		return "sleep"
+	case has("ep_poll", "epoll", "poll_schedule", "do_poll", "do_select"):
+		return "poll"
+	case has("do_wait"):
+		return "child"
+	case has("tty"), strings.HasPrefix(file, "/dev/pts/"):
+		return "terminal"
+	case has("pipe"):
+		return "pipe"
+	case has("sk_wait", "tcp_", "inet_", "skb_wait", "unix_stream"), has("wait_woken") && strings.HasPrefix(file, "socket:"):
+		return "network"
+	}
+	return ""
+}
+
+// busy are the programs that use most of the processor and belong to none of the ranks.
+func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched, over time.Duration) (out []wire.BusyProgram) {
+	own := map[int]bool{}
+	for _, k := range ranks {
+		for _, pid := range k.pids {
+			own[pid] = true
+		}
+	}
+	for _, p := range now {
+		was, known := before[p.PID]
+		is, ok := w.cfg.Proc.Work(p.PID)
+		if cpu := (is.CPU - was.CPU).Seconds() / over.Seconds(); known && ok && !own[p.PID] && cpu >= busyLeast {
+			b := wire.BusyProgram{PID: p.PID, Name: path.Base(w.cfg.Proc.Name(p.PID)), CPU: cpu}
+			mark, _ := w.cfg.Proc.Env(p.PID, "SPARKRUN_GANG")
+			job, _, _ := strings.Cut(mark, ".")
+			b.Job = launcher.JobID(job)
+			out = append(out, b)
+		}
+	}
+	slices.SortFunc(out, func(a, b wire.BusyProgram) int { return cmp.Compare(b.CPU, a.CPU) })
+	return out[:min(len(out), 3)]
+}

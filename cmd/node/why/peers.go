@@ -1,0 +1,231 @@
+package why
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// waitsForPeers: its main thread waits for something that others send, or a lock that such a thread would give.
+func waitsForPeers(r wire.RankLook) bool {
+	return r.CPU < 2*quiet && slices.Contains([]string{"lock", "network", "poll"}, r.Main.In)
+}
+
+// sleeps: its main thread waits for a time or for a person, not for others.
+func sleeps(r wire.RankLook) bool {
+	return r.CPU < 2*quiet && slices.Contains([]string{"sleep", "terminal"}, r.Main.In)
+}
+
+// meetings are parts of the names of functions in which ranks wait for each other.
+var meetings = []string{"barrier", "all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "broadcast",
+	"all_to_all", "alltoall", "bcast", "init_process_group", "rendezvous", "new_group", "scatter", "gather", "reduce", "recv"}
+
+// meeting is the innermost function of a stack in which its rank waits for others; empty: it is in none.
+func meeting(stack []string) string {
+	for _, frame := range stack {
+		name, _, _ := strings.Cut(frame, " (")
+		name = strings.ToLower(name[strings.LastIndexByte(name, '.')+1:])
+		if slices.ContainsFunc(meetings, func(m string) bool { return strings.Contains(name, m) }) {
+			return frame
+		}
+	}
+	return ""
+}
+
+func list(ranks []wire.RankLook) string {
+	word := "rank "
+	if len(ranks) > 1 {
+		word = "ranks "
+	}
+	var texts []string
+	for _, r := range ranks {
+		texts = append(texts, fmt.Sprint(r.Rank))
+	}
+	return word + strings.Join(texts, ", ")
+}
+
+// peers says which ranks wait for which.
+func (e Evidence) peers() (out []wire.WhyFinding) {
+	if e.Job == nil || e.Job.Plan.World < 2 {
+		return nil
+	}
+	var all []wire.RankLook
+	for _, l := range e.Looks {
+		for _, r := range l.Ranks {
+			r.Host = l.Host
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b wire.RankLook) int { return a.Rank - b.Rank })
+	if len(all) < 2 {
+		return nil
+	}
+	out = append(out, e.missing(all)...)
+	if seen := slices.DeleteFunc(slices.Clone(all), func(r wire.RankLook) bool { return len(r.Stacks) == 0 }); len(seen) == len(all) {
+		return append(out, byStacks(e, all)...)
+	}
+	return append(out, byKernel(e, all)...)
+}
+
+func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string) wire.WhyFinding {
+	l := late[0]
+	f := wire.WhyFinding{Code: "waits-for-rank", Sure: sure, Rank: new(l.Rank), Host: l.Host,
+		Text:   fmt.Sprintf("%s on %s is behind: %s wait for it%s", list(late), l.Host, list(waiting), in),
+		Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, l.Rank)}
+	for _, r := range append(slices.Clone(late[:min(len(late), 2)]), waiting[:min(len(waiting), 2)]...) {
+		f.Evidence = append(f.Evidence, where(r))
+	}
+	for _, r := range waiting {
+		if len(r.Dumps) > 0 {
+			f.Evidence = append(f.Evidence, recorder(r))
+			break
+		}
+	}
+	return f
+}
+
+// recorder tells of what NCCL's flight recorder has left, and how it is read.
+func recorder(r wire.RankLook) string {
+	at := strings.LastIndexByte(r.Dumps[0], '/')
+	return fmt.Sprintf("NCCL's flight recorder has written %s on %s: bring those of all ranks into one folder, then "+
+		"`torchfrtrace --prefix %s FOLDER`", r.Dumps[0], r.Host, strings.TrimRight(r.Dumps[0][at+1:], "0123456789"))
+}
+
+// where says what a rank is in.
+func where(r wire.RankLook) string {
+	text := fmt.Sprintf("rank %d on %s (pid %d): %.2f cores (%.2f since it began)", r.Rank, r.Host, r.PID, r.CPU, r.Mean)
+	if len(r.Stacks) > 0 {
+		return text + ", in " + strings.Join(r.Stacks[:min(len(r.Stacks), 3)], " < ")
+	}
+	words := map[string]string{"lock": "a lock", "sleep": "a time to pass", "network": "the network", "poll": "descriptors",
+		"pipe": "a pipe", "terminal": "input", "child": "a child", "disk": "a disk"}
+	switch word := words[r.Main.In]; {
+	case word != "":
+		text += ", waits for " + word + " in " + r.Main.At
+	case r.Main.State == "R":
+		text += ", runs"
+	case r.Main.At != "":
+		text += ", waits in " + r.Main.At
+	}
+	return text
+}
+
+// byStacks goes by where programs are. A rank that works while others wait for it may do so rightly: it is no finding.
+func byStacks(e Evidence, all []wire.RankLook) []wire.WhyFinding {
+	var waiting, late, idle []wire.RankLook
+	names := map[string]bool{}
+	for _, r := range all {
+		in := meeting(r.Stacks)
+		switch {
+		case in != "":
+			name, _, _ := strings.Cut(in, " ")
+			names[name], waiting = true, append(waiting, r)
+			if r.CPU < quiet && r.Main.Ran <= 2 {
+				idle = append(idle, r)
+			}
+		case r.CPU < 2*quiet:
+			late = append(late, r)
+		default:
+			return nil
+		}
+	}
+	switch {
+	case len(waiting) > 0 && len(late) > 0:
+		in := meeting(waiting[0].Stacks)
+		return []wire.WhyFinding{waitFinding(e, late, waiting, 85, " in "+in)}
+	case len(idle) == len(all) && len(names) > 1:
+		f := wire.WhyFinding{Code: "wait-apart", Sure: 70, Text: "its ranks wait for each other in different calls, which never meet",
+			Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}
+		for _, r := range all[:min(len(all), 4)] {
+			f.Evidence = append(f.Evidence, where(r))
+		}
+		return []wire.WhyFinding{f}
+	case len(idle) == len(all):
+		f := wire.WhyFinding{Code: "all-wait", Sure: 40, Text: "all its ranks wait in the same call, and nothing moves",
+			Evidence: []string{where(all[0])}, Remedy: "sparkrun doctor"}
+		for _, r := range all {
+			if len(r.Dumps) > 0 {
+				f.Evidence = append(f.Evidence, recorder(r))
+				break
+			}
+		}
+		return []wire.WhyFinding{f}
+	}
+	return nil
+}
+
+// byKernel goes by what the kernel says: some ranks sleep, all others wait for what comes over connections between
+// them, and nobody has run.
+func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
+	var waiting, late []wire.RankLook
+	for _, r := range all {
+		switch {
+		case waitsForPeers(r) && r.Main.Ran <= 2:
+			waiting = append(waiting, r)
+		case sleeps(r):
+			late = append(late, r)
+		default:
+			return nil
+		}
+	}
+	if len(late) == 0 || len(waiting) == 0 || !joined(e, all) {
+		return nil
+	}
+	f := waitFinding(e, late, waiting, 60, "")
+	if why := late[0].Unseen; why != "" {
+		f.Evidence = append(f.Evidence, "where in the program is not known: "+why)
+	}
+	return []wire.WhyFinding{f}
+}
+
+// joined reports whether ranks have connections to each other.
+func joined(e Evidence, all []wire.RankLook) bool {
+	local := map[netip.AddrPort]int{}
+	for _, r := range all {
+		for _, c := range r.Conns {
+			local[c.Local] = r.Rank
+		}
+	}
+	for _, r := range all {
+		for _, c := range r.Conns {
+			if of, known := local[c.Remote]; known && of != r.Rank {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// missing are ranks that have not come to the address at which all meet, while others wait there.
+func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
+	st := e.Job.Spec.MainStage()
+	port := 0
+	for _, r := range all {
+		port = max(port, r.Port)
+	}
+	if st == nil || !st.UsesPort || port == 0 {
+		return nil
+	}
+	var came, late []wire.RankLook
+	for _, r := range all {
+		there := slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Remote.Port()) == port })
+		switch {
+		case there && waitsForPeers(r):
+			came = append(came, r)
+		case !there && r.CPU < 2*quiet && !slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
+			late = append(late, r)
+		case !there:
+		default:
+			return nil
+		}
+	}
+	if len(came) == 0 || len(late) == 0 || len(came)+len(late) < len(all)-1 {
+		return nil
+	}
+	f := waitFinding(e, late, came, 65, fmt.Sprintf(" at %s:%d, where ranks meet", e.Job.Plan.Head, port))
+	f.Code = "not-come"
+	return []wire.WhyFinding{f}
+}

@@ -1,0 +1,296 @@
+package why
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Evidence is all that a judgement goes by.
+type Evidence struct {
+	Now time.Time
+	// Job is what was asked for; nil: Node was.
+	Job  *rendezvous.JobStatus
+	Node *wire.NodeStatus
+	// Open are the jobs that have not ended, Nodes the members, Looks what was seen on those that were asked.
+	Open  []rendezvous.JobStatus
+	Nodes []wire.NodeStatus
+	Looks []wire.NodeLook
+	// Fabric is what inventories and counters have against the job's machines, or the machine.
+	Fabric  []envgen.Finding
+	Problem string // why there is no leader; empty: there is one
+}
+
+// Rank says what is wrong, the most probable cause first; nothing where there is no sign of it. The same evidence gives
+// the same answer.
+func Rank(e Evidence) []wire.WhyFinding {
+	found := []wire.WhyFinding{}
+	add := func(more ...wire.WhyFinding) { found = append(found, more...) }
+	if e.Problem != "" {
+		add(wire.WhyFinding{Code: "no-leader", Sure: 50, Text: "the cluster has no leader, which starts and ends jobs: " + e.Problem,
+			Remedy: "sparkrun status"})
+	}
+	if e.Job != nil && e.Job.Outcome != nil {
+		add(e.ended()...)
+		return found
+	}
+	if e.Job != nil {
+		add(e.notStarted()...)
+		add(e.attempts()...)
+		add(e.away()...)
+		add(e.service()...)
+	} else {
+		add(e.node()...)
+	}
+	add(e.fabric()...)
+	add(e.links()...)
+	for _, l := range e.Looks {
+		add(e.machine(l)...)
+		for _, r := range l.Ranks {
+			add(e.rank(l, r)...)
+		}
+	}
+	add(e.clocks()...)
+	add(e.connections()...)
+	add(e.peers()...)
+	slices.SortStableFunc(found, func(a, b wire.WhyFinding) int { return cmp.Compare(b.Sure, a.Sure) })
+	return found
+}
+
+func (e Evidence) ago(t time.Time) string {
+	return e.Now.Sub(t).Round(time.Second).String()
+}
+
+// ended has the root cause, which was found when the job ended.
+func (e Evidence) ended() []wire.WhyFinding {
+	o := e.Job.Outcome
+	if o.End == rendezvous.Completed {
+		return nil
+	}
+	f := wire.WhyFinding{Code: "ended", Sure: 100, Text: cmp.Or(o.Cause, "no cause was recorded"),
+		Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}
+	if o.Root != nil {
+		f.Rank, f.Host = &o.Root.Rank, o.Root.Host
+	}
+	if more := e.Job.WhyNoMore(*o); more != "" {
+		f.Evidence = append(f.Evidence, "it is not tried again: "+more)
+	}
+	return []wire.WhyFinding{f}
+}
+
+// notStarted is about a job that has no ranks, though it should.
+func (e Evidence) notStarted() []wire.WhyFinding {
+	j := e.Job
+	switch {
+	case j.State == rendezvous.StateAgain:
+		f := wire.WhyFinding{Code: "again", Sure: 60, Text: "it ended, and is to start again", Remedy: "sparkrun ps " + string(j.Spec.ID)}
+		if j.AgainAt != nil && j.AgainAt.After(e.Now) {
+			f.Text += " in " + j.AgainAt.Sub(e.Now).Round(time.Second).String()
+		}
+		if j.Waits != "" {
+			f.Evidence = append(f.Evidence, j.Waits)
+		}
+		return []wire.WhyFinding{f}
+	case j.State == rendezvous.StateWaits:
+		f := wire.WhyFinding{Code: "waits", Sure: 90, Text: "it has not started: " + cmp.Or(j.Waits, "it waits for machines"),
+			Remedy: "sparkrun status"}
+		if j.Line > 1 {
+			f.Evidence = append(f.Evidence, fmt.Sprintf("it is number %d of those that wait", j.Line))
+		}
+		f.Evidence = append(f.Evidence, fmt.Sprintf("it wants %d of %d machines", max(1, j.Spec.Nodes), len(e.Nodes)))
+		for _, n := range e.Nodes {
+			if len(j.Spec.On) == 0 || slices.Contains(j.Spec.On, n.Host) {
+				f.Evidence = append(f.Evidence, n.Host+": "+e.occupied(n, &f))
+			}
+		}
+		return []wire.WhyFinding{f}
+	case j.State == rendezvous.StateStarts && j.Spec.StartTimeout > 0 && e.Now.Sub(j.Planned) > j.Spec.StartTimeout*4/5:
+		return []wire.WhyFinding{{Code: "start-slow", Sure: 45, Text: fmt.Sprintf("it has been starting for %s of the %s that "+
+			"--start-timeout gives it", e.ago(j.Planned), j.Spec.StartTimeout), Evidence: nonempty(j.Waits),
+			Remedy: "sparkrun logs " + string(j.Spec.ID)}}
+	}
+	return nil
+}
+
+// occupied says why a machine cannot take a job now, or that it could.
+func (e Evidence) occupied(n wire.NodeStatus, f *wire.WhyFinding) string {
+	switch {
+	case n.State == "away":
+		return "away for " + e.ago(n.Since)
+	case n.State == "drained":
+		f.Remedy = "sparkrun node resume " + n.Host
+		return "drained: " + n.Why
+	case n.Witness:
+		return "a witness, which gets no ranks"
+	case n.State != "ready":
+		return n.State + " " + n.Why
+	}
+	var holders []string
+	for _, o := range e.Open {
+		held := slices.ContainsFunc(o.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == n.ID }) ||
+			slices.ContainsFunc(o.Plan.Held, func(h rendezvous.Holding) bool { return h.Node == n.ID })
+		if !held || o.Spec.ID == e.Job.Spec.ID || o.State == rendezvous.StateAsleep || o.State == rendezvous.StateWaits {
+			continue
+		}
+		text := name(o.Spec) + " of " + o.Spec.User + ", for " + e.ago(o.Planned)
+		switch {
+		case o.Spec.Share || o.Spec.GPUs == launcher.NoGPUs:
+			text += " (it shares)"
+		case o.Spec.Memory != nil:
+			text += ", with " + o.Spec.Memory.String()
+		default:
+			f.Remedy = "sparkrun ps " + string(o.Spec.ID)
+		}
+		holders = append(holders, text)
+	}
+	if len(holders) > 0 {
+		return "has " + strings.Join(holders, "; ")
+	}
+	return "free"
+}
+
+func name(s launcher.Spec) string {
+	if s.Name == "" {
+		return "job " + string(s.ID)
+	}
+	return "job " + string(s.ID) + " (" + s.Name + ")"
+}
+
+func nonempty(texts ...string) []string {
+	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
+}
+
+// recent is how long an attempt that failed is told of, once the next one runs.
+const recent = time.Hour
+
+func (e Evidence) attempts() []wire.WhyFinding {
+	all := e.Job.Attempts
+	if len(all) == 0 {
+		return nil
+	}
+	last := all[len(all)-1]
+	if last.Cause == "" || e.Now.Sub(last.Ended) > recent {
+		return nil
+	}
+	return []wire.WhyFinding{{Code: "failed-before", Sure: 30, Text: fmt.Sprintf("generation %d of it ended %s ago: %s",
+		last.Generation, e.ago(last.Ended), last.Cause), Remedy: "sparkrun ps " + string(e.Job.Spec.ID)}}
+}
+
+// away is about machines of the job that do not answer, and ranks that a person has stopped.
+func (e Evidence) away() (out []wire.WhyFinding) {
+	for _, host := range e.Job.Away {
+		f := wire.WhyFinding{Code: "machine-away", Sure: 95, Host: host, Text: host + ", which has ranks of it, does not answer",
+			Remedy: "sparkrun doctor --node " + host}
+		if since, known := e.Job.AwaySince[host]; known {
+			f.Evidence = append(f.Evidence, "for "+e.ago(since))
+		}
+		out = append(out, f)
+	}
+	for _, host := range e.Job.FabricOnly {
+		out = append(out, wire.WhyFinding{Code: "fabric-only", Sure: 50, Host: host, Remedy: "sparkrun doctor --node " + host,
+			Text: "the management network does not reach " + host + ", the fabric does"})
+	}
+	for _, host := range e.Job.Suspended {
+		out = append(out, wire.WhyFinding{Code: "suspended", Sure: 97, Host: host, Remedy: "fg, or kill -CONT, where its launch was stopped",
+			Text: "its ranks on " + host + " were stopped by a signal that was passed on to them, as by Ctrl-Z"})
+	}
+	return out
+}
+
+// service is what its node has seen of a service.
+func (e Evidence) service() []wire.WhyFinding {
+	if e.Job.Spec.Service == nil || e.Job.Service == nil {
+		return nil
+	}
+	state, text := e.Job.ServiceState()
+	if state != string(launcher.ServiceUnhealthy) && state != string(launcher.ServiceWedged) {
+		return nil
+	}
+	seen := e.Job.Service
+	f := wire.WhyFinding{Code: "service-" + state, Sure: 80, Text: fmt.Sprintf("it has been %s for %s: %s", state, e.ago(seen.Since), text),
+		Remedy: "sparkrun service restart " + string(e.Job.Spec.ID)}
+	if len(e.Job.Plan.Nodes) > 0 {
+		f.Host = e.Job.Plan.Nodes[0].Host
+	}
+	if seen.Running != nil && seen.Rate != nil {
+		f.Evidence = append(f.Evidence, fmt.Sprintf("%d requests under way, %.1f tokens/s", *seen.Running, *seen.Rate))
+	}
+	return []wire.WhyFinding{f}
+}
+
+// node is about a machine as the leader sees it.
+func (e Evidence) node() []wire.WhyFinding {
+	n := e.Node
+	f := wire.WhyFinding{Host: n.Host, Remedy: "sparkrun doctor --node " + n.Host, Evidence: nonempty(n.Why)}
+	switch {
+	case n.State == "away":
+		f.Code, f.Sure, f.Text = "machine-away", 95, n.Host+" has not answered for "+e.ago(n.Since)
+		for _, j := range e.Open {
+			if slices.Contains(j.Away, n.Host) {
+				f.Evidence = append(f.Evidence, name(j.Spec)+" of "+j.Spec.User+" has ranks there")
+			}
+		}
+	case n.State == "joined":
+		f.Code, f.Sure, f.Text = "no-agent", 90, n.Host+" has joined, and its agent has not started"
+	case n.State == "drained":
+		f.Code, f.Sure, f.Text, f.Remedy = "drained", 80, n.Host+" is drained: it gets no ranks", "sparkrun node resume "+n.Host
+	case n.NoVote != "":
+		f.Code, f.Sure, f.Text = "no-vote", 60, n.Host+" takes no part in the vote: "+n.NoVote
+	default:
+		return nil
+	}
+	return []wire.WhyFinding{f}
+}
+
+// fabric passes on what the rules of cables and addresses have found.
+func (e Evidence) fabric() (out []wire.WhyFinding) {
+	sure := map[envgen.Severity]int{envgen.SeverityError: 70, envgen.SeverityWarning: 35}
+	for _, f := range e.Fabric {
+		if n := sure[f.Severity]; n > 0 {
+			out = append(out, wire.WhyFinding{Code: f.Code, Sure: n, Text: f.Text, Host: f.Host, Port: f.Port,
+				Evidence: nonempty(f.Evidence), Remedy: f.Remedy})
+		}
+	}
+	return out
+}
+
+// links are ports that have lost their link, or the half of it, since the job began; of a machine, within the hour.
+func (e Evidence) links() (out []wire.WhyFinding) {
+	since := e.Now.Add(-recent)
+	if e.Job != nil {
+		if since = e.Job.Planned; len(e.Job.Plan.Nodes) < 2 {
+			return nil
+		}
+	}
+	for _, l := range e.Looks {
+		last, lost := map[string]envgen.LinkChange{}, map[string]int{}
+		for _, c := range l.Links {
+			if c.At.Before(since) || c.Up == nil {
+				continue
+			}
+			if last[c.Slot] = c; !*c.Up {
+				lost[c.Slot]++
+			}
+		}
+		for slot, c := range last {
+			f := wire.WhyFinding{Code: "link-lost", Sure: 86, Host: l.Host, Port: c.Port, Remedy: "sparkrun fabric",
+				Text: fmt.Sprintf("%s of %s %s %s ago", c.Port, l.Host, c.Text, e.ago(c.At))}
+			if *c.Up {
+				f.Code, f.Sure = "link-flaps", min(70, 20+10*lost[slot])
+				f.Text = fmt.Sprintf("%s of %s has lost its link %d times; it has one again since %s", c.Port, l.Host, lost[slot], e.ago(c.At))
+			}
+			if lost[slot] > 0 {
+				out = append(out, f)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b wire.WhyFinding) int { return cmp.Compare(a.Text, b.Text) })
+	return out
+}

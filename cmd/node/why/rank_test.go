@@ -1,0 +1,259 @@
+package why
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/usage"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+var now = time.Date(2026, 11, 28, 14, 2, 0, 0, time.UTC)
+
+func conn(from, to int) wire.Conn {
+	at := func(i, port int) netip.AddrPort {
+		return netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:%d", i, port))
+	}
+	return wire.Conn{Local: at(from+1, 4000+10*from+to), Remote: at(to+1, 4000+10*to+from), RTT: 60 * time.Microsecond,
+		MinRTT: 30 * time.Microsecond, Sent: 1000}
+}
+
+// running is a job of three ranks on three machines that is well: each waits for the others a part of the time.
+func running() Evidence {
+	j := rendezvous.JobStatus{State: rendezvous.StateRuns}
+	j.Spec = launcher.Spec{ID: "aaaa", User: "ada", Nodes: 3, Stages: []launcher.Stage{{Main: true, UsesPort: true}}}
+	j.Plan.World, j.Plan.Generation, j.Planned = 3, 1, now.Add(-time.Hour)
+	e := Evidence{Now: now, Job: &j}
+	for i := range 3 {
+		host := fmt.Sprintf("spark%d", i+1)
+		j.Plan.Nodes = append(j.Plan.Nodes, rendezvous.Place{Node: launcher.NodeID(host), Host: host, FirstRank: i, Ranks: 1,
+			Entry: envgen.Entry{Paths: make([]envgen.Path, 1)}})
+		e.Nodes = append(e.Nodes, wire.NodeStatus{ID: launcher.NodeID(host), Host: host, State: "ready",
+			Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})})
+		r := wire.RankLook{Job: "aaaa", Rank: i, PID: 100 + i, Name: "python3", Count: 5, CPU: 0.7, Mean: 0.7, Top: 0.6,
+			Main: wire.ThreadLook{State: "S", In: "lock", At: "futex_do_wait", Ran: 90}}
+		for k := range 3 {
+			if k != i {
+				r.Conns = append(r.Conns, conn(i, k))
+			}
+		}
+		e.Looks = append(e.Looks, wire.NodeLook{ID: launcher.NodeID(host), Host: host, Over: window, Ranks: []wire.RankLook{r},
+			Machine: usage.Machine{At: now, Memory: &usage.Memory{Total: 128 << 30, Available: 60 << 30, Stalled: new(0.01)},
+				GPUs: []usage.GPU{{Name: "NVIDIA GB10", Busy: new(0.9), MHz: new(2400.0), MaxMHz: new(3003.0), Throttle: []string{"sw_power_cap"}}}}})
+	}
+	return e
+}
+
+// each changes all ranks but one.
+func each(e *Evidence, but int, change func(*wire.RankLook)) {
+	for i := range e.Looks {
+		if i != but {
+			change(&e.Looks[i].Ranks[0])
+		}
+	}
+}
+
+func idles(in string) func(*wire.RankLook) {
+	return func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 0.01, 0.01, wire.ThreadLook{State: "S", In: in, At: in} }
+}
+
+func stacks(frames ...string) func(*wire.RankLook) {
+	return func(r *wire.RankLook) { r.Stacks = frames }
+}
+
+func TestRank(t *testing.T) {
+	second := func(change func(*wire.RankLook)) func(*Evidence) {
+		return func(e *Evidence) { change(&e.Looks[1].Ranks[0]) }
+	}
+	for name, tt := range map[string]struct {
+		change func(*Evidence)
+		want   string // codes with rank and host, the first first; empty: nothing is found
+	}{
+		"well":                     {func(*Evidence) {}, ""},
+		"all idle in the same way": {func(e *Evidence) { each(e, -1, idles("lock")) }, ""},
+		"all sleep":                {func(e *Evidence) { each(e, -1, idles("sleep")) }, ""},
+		"one works, others wait":   {func(e *Evidence) { each(e, 0, idles("lock")) }, ""},
+		"one works by its stack, others wait": {func(e *Evidence) {
+			each(e, -1, stacks("all_reduce (d.py:1)", "<module> (train.py:3)"))
+			each(e, 0, idles("lock"))
+			e.Looks[0].Ranks[0].Stacks = []string{"save (train.py:9)"}
+		}, ""},
+		"all have more threads than cores": {func(e *Evidence) { each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 1, 1 }) }, ""},
+		"reads a model": {second(func(r *wire.RankLook) {
+			r.Faults, r.Disk, r.CPU, r.Main = 5000, 1, 0.2, wire.ThreadLook{State: "D", In: "disk", Ran: 400}
+		}), ""},
+		"waits for work": {second(func(r *wire.RankLook) { r.Count, r.Signals, r.Locked = 1, true, true }), ""},
+
+		"stopped": {func(e *Evidence) {
+			each(e, 1, idles("lock"))
+			e.Looks[1].Ranks[0].Main = wire.ThreadLook{State: "T"}
+		}, "rank-stopped:1:spark2"},
+		"traced": {second(func(r *wire.RankLook) { r.Tracer, r.Main.State = 7, "t" }), "rank-traced:1:spark2"},
+		"frozen": {second(func(r *wire.RankLook) { r.Main.In = "frozen" }), "rank-frozen:1:spark2"},
+		"locked": {second(func(r *wire.RankLook) { r.Locked = true }), "rank-locked:1:spark2"},
+		"hangs": {second(func(r *wire.RankLook) {
+			r.Disk, r.CPU, r.Main = 1, 0, wire.ThreadLook{State: "D", In: "disk", At: "rpc_wait_bit_killable"}
+		}), "rank-hangs:1:spark2"},
+		"quota":   {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
+		"starved": {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
+		"starved on all machines, by strangers": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
+			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
+		}, "starved:2:spark3"},
+		"pages":             {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
+		"the machine pages": {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
+		"clock":             {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
+		"idle GPU": {func(e *Evidence) {
+			e.Looks[2].Machine.GPUs[0].MHz, e.Looks[2].Machine.GPUs[0].Busy = new(207.0), new(0.0)
+		}, ""},
+		"hot": {func(e *Evidence) {
+			e.Looks[2].Machine.GPUs[0].Throttle = []string{"hw_thermal_slowdown"}
+		}, "gpu-slow::spark3"},
+		"loses packets": {func(e *Evidence) {
+			e.Looks[0].Ranks[0].Conns[1].Again, e.Looks[1].Ranks[0].Conns[1].Again = 40, 30
+		}, "loses-packets::spark3"},
+		"a retransmit is none": {func(e *Evidence) { e.Looks[0].Ranks[0].Conns[1].Again = 4 }, ""},
+		"cut": {func(e *Evidence) {
+			each(e, -1, idles("lock"))
+			e.Looks[0].Ranks[0].Conns[0].Tries = 5
+			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "s", Port: "port 0", Up: new(false), Text: "lost its link"}}
+		}, "link-lost::spark2 no-answer:0:spark1"},
+		"far": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				for i := range r.Conns {
+					if c := &r.Conns[i]; r.Rank == 1 || c.Remote.Addr() == netip.MustParseAddr("10.0.0.2") {
+						c.RTT, c.MinRTT = 41*time.Millisecond, 40*time.Millisecond
+					}
+				}
+			})
+		}, "far::spark2"},
+		"Ethernet in place of RDMA": {func(e *Evidence) {
+			m := &e.Looks[0].Machine
+			m.Ranks = []usage.Rank{{Job: "aaaa", GPUMemory: new(int64(1 << 30))}}
+			m.Ports = []usage.Port{{Name: "port 0", EtherOut: new(2e9), RDMAOut: new(0.0)}}
+		}, "no-rdma::spark1"},
+		"one sleeps, by the kernel": {func(e *Evidence) {
+			each(e, 2, idles("lock"))
+			idles("sleep")(&e.Looks[2].Ranks[0])
+		}, "waits-for-rank:2:spark3"},
+		"one sleeps, and none is connected to another": {func(e *Evidence) {
+			each(e, 2, idles("poll"))
+			idles("sleep")(&e.Looks[2].Ranks[0])
+			each(e, -1, func(r *wire.RankLook) { r.Conns = nil })
+		}, ""},
+		"one sleeps, by stacks": {func(e *Evidence) {
+			each(e, 2, func(r *wire.RankLook) { r.CPU = 1 }) // NCCL spins
+			each(e, 2, stacks("synchronize (cuda.py:4)", "barrier (distributed_c10d.py:9)"))
+			idles("sleep")(&e.Looks[2].Ranks[0])
+			e.Looks[2].Ranks[0].Stacks = []string{"load (data.py:7)"}
+		}, "waits-for-rank:2:spark3"},
+		"they wait in different calls": {func(e *Evidence) {
+			each(e, -1, idles("lock"))
+			each(e, 0, stacks("all_reduce (d.py:1)"))
+			e.Looks[0].Ranks[0].Stacks = []string{"barrier (d.py:2)"}
+		}, "wait-apart::"},
+		"one has not come": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				idles("network")(r)
+				r.Port, r.Conns = 29500, []wire.Conn{{Remote: netip.MustParseAddrPort("10.0.0.1:29500")}}
+			})
+			idles("sleep")(&e.Looks[1].Ranks[0])
+			e.Looks[1].Ranks[0].Conns = nil
+		}, "not-come:1:spark2"},
+
+		"away": {func(e *Evidence) {
+			e.Job.Away, e.Looks = []string{"spark3"}, e.Looks[:2]
+			each(e, -1, idles("lock"))
+		}, "machine-away::spark3"},
+		"suspended": {func(e *Evidence) { e.Job.Suspended = []string{"spark1"} }, "suspended::spark1"},
+		"it failed before": {func(e *Evidence) {
+			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1", Ended: now.Add(-time.Minute)}}
+		}, "failed-before::"},
+		"it failed long ago": {func(e *Evidence) {
+			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1", Ended: now.Add(-5 * time.Hour)}}
+		}, ""},
+		"no leader": {func(e *Evidence) { e.Problem = "spark1 is away" }, "no-leader::"},
+		"the fabric": {func(e *Evidence) {
+			e.Fabric = []envgen.Finding{{Code: "mtu-unequal", Text: "x", Severity: envgen.SeverityWarning, Host: "spark2"},
+				{Code: "no-ipv4", Text: "x", Severity: envgen.SeverityError, Host: "spark1"}, {Code: "x", Severity: envgen.SeverityInfo}}
+		}, "no-ipv4::spark1 mtu-unequal::spark2"},
+		"ended": {func(e *Evidence) {
+			e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 ran out of memory",
+				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
+		}, "ended:1:spark2"},
+		"completed": {func(e *Evidence) { e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Completed} }, ""},
+		"asleep":    {func(e *Evidence) { e.Job.State, e.Looks = rendezvous.StateAsleep, nil }, ""},
+		"wedged": {func(e *Evidence) {
+			e.Job.Spec.Service = &launcher.Service{}
+			e.Job.Service = &launcher.ServiceSeen{State: launcher.ServiceWedged, Text: "2 requests, no tokens", Since: now.Add(-time.Minute)}
+		}, "service-wedged::spark1"},
+		"a machine is away": {func(e *Evidence) {
+			e.Job, e.Node, e.Looks = nil, &wire.NodeStatus{Host: "spark2", State: "away", Since: now.Add(-time.Minute)}, nil
+		}, "machine-away::spark2"},
+		"a machine is drained": {func(e *Evidence) {
+			e.Job, e.Node = nil, &wire.NodeStatus{Host: "spark2", State: "drained", Why: "by ada"}
+		}, "drained::spark2"},
+	} {
+		e := running()
+		tt.change(&e)
+		var got []string
+		for _, f := range Rank(e) {
+			rank := ""
+			if f.Rank != nil {
+				rank = fmt.Sprint(*f.Rank)
+			}
+			got = append(got, f.Code+":"+rank+":"+f.Host)
+			if f.Text == "" || f.Sure < 1 || f.Sure > 100 {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		if d := cmp.Diff(tt.want, strings.Join(got, " ")); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+}
+
+// A job that waits is told who has each machine, and since when.
+func TestRankSaysWhoHoldsMachines(t *testing.T) {
+	e := running()
+	other := *e.Job
+	other.Spec.ID, other.Spec.Name, other.Spec.User, other.Spec.GPUs = "bbbb", "llm", "bob", launcher.AllGPUs
+	other.Plan.Nodes = e.Job.Plan.Nodes[:1]
+	e.Open, e.Looks = []rendezvous.JobStatus{*e.Job, other}, nil
+	e.Job.State, e.Job.Waits, e.Job.Line = rendezvous.StateWaits, "GPUs are taken: spark1 by job bbbb", 2
+	e.Nodes[1].State, e.Nodes[1].Why = "drained", "by ada"
+	e.Nodes[2].State, e.Nodes[2].Since = "away", now.Add(-90*time.Second)
+	want := []wire.WhyFinding{{Code: "waits", Sure: 90, Text: "it has not started: GPUs are taken: spark1 by job bbbb",
+		Evidence: []string{"it is number 2 of those that wait", "it wants 3 of 3 machines", "spark1: has job bbbb (llm) of bob, for 1h0m0s",
+			"spark2: drained: by ada", "spark3: away for 1m30s"},
+		Remedy: "sparkrun node resume spark2"}}
+	if d := cmp.Diff(want, Rank(e)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestReadStacks(t *testing.T) {
+	since := time.Unix(1000, 0)
+	const spy = `[{"pid":7,"thread_name":"Thread-1","os_thread_id":9,"frames":[]},{"pid":7,"thread_name":"MainThread",` +
+		`"os_thread_id":7,"frames":[{"name":"barrier","short_filename":"c10d.py","line":9},{"name":"<module>\u001b[2J","short_filename":"t.py","line":3}]}]`
+	for text, want := range map[string][3]string{
+		"dump 2000 /tmp/nccl_trace_rank_1\ndump 10 /tmp/old1\n" + spy: {"/tmp/nccl_trace_rank_1", "barrier (c10d.py:9)|<module>?[2J (t.py:3)", ""},
+		"none\n":                      {"", "", "py-spy is neither in PATH nor beside its program"},
+		"Permission Denied: try sudo": {"", "", "py-spy: Permission Denied: try sudo"},
+		"":                            {"", "", "py-spy: "},
+	} {
+		dumps, stack, unseen := readStacks([]byte(text), since)
+		got := [3]string{strings.Join(dumps, "|"), strings.Join(stack, "|"), unseen}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%q: %s", text, d)
+		}
+	}
+}

@@ -1,0 +1,440 @@
+package why
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/usage"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// quiet is below how many cores a rank does nothing: timers and threads that look around take less.
+const quiet = 0.05
+
+// rank is what one rank shows by itself, or beside the job's others.
+func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding) {
+	who := fmt.Sprintf("rank %d on %s", r.Rank, l.Host)
+	if e.Job == nil {
+		who = fmt.Sprintf("rank %d of job %s", r.Rank, r.Job)
+	}
+	beside := func(command string) string {
+		return fmt.Sprintf("sparkrun exec %s --rank %d -- %s", r.Job, r.Rank, command)
+	}
+	add := func(code string, sure int, text, remedy string, evidence ...string) {
+		out = append(out, wire.WhyFinding{Code: code, Sure: sure, Rank: new(r.Rank), Host: l.Host, Text: who + " " + text,
+			Evidence: nonempty(evidence...), Remedy: remedy})
+	}
+	program := fmt.Sprintf("%s (pid %d), %d threads", r.Name, r.PID, r.Count)
+	share := func(part float64) string { return fmt.Sprintf("%.0f %% of the time", 100*part) }
+	switch {
+	case r.Tracer != 0 && r.Main.State == "t":
+		add("rank-traced", 96, fmt.Sprintf("is stopped by a debugger or the like, pid %d", r.Tracer), beside(fmt.Sprintf("ps -fp %d", r.Tracer)), program)
+	case r.Main.State == "T":
+		add("rank-stopped", 96, "is stopped by a signal (STOP), and runs nothing",
+			beside(fmt.Sprintf("kill -CONT %d", r.PID)), program, e.others(r))
+	case r.Main.In == "frozen":
+		add("rank-frozen", 96, "is frozen by its cgroup, and runs nothing", "", program+" in "+r.Group.Path, e.others(r))
+	case r.Main.State == "Z":
+		add("rank-dead", 80, "has ended, and what it started has not", beside("ps -ef"), program)
+	case r.Locked && (r.Count > 1 || !r.Signals):
+		add("rank-locked", 90, "is locked up: each of its threads waits, without an end, for another thread of the same process",
+			beside(fmt.Sprintf("py-spy dump --pid %d", r.PID)), append([]string{program, e.others(r)}, r.Stacks...)...)
+	case r.Disk >= 0.9 && r.Main.Ran == 0 && r.CPU < quiet:
+		add("rank-hangs", 80, "hangs in the kernel, in "+cmp.Or(r.Main.At, "a wait that no signal ends")+": a disk, a file system or a device does not answer",
+			beside("dmesg"), program, "its threads wait in "+strings.Join(r.Waits, ", "))
+	}
+	if g := r.Group; g.Throttled >= 0.1 {
+		add("throttled", 85, "is held back by its quota of processor time for "+share(g.Throttled), "", g.Quota, used(r), e.peersUse(r))
+	}
+	if f, found := e.starved(l, r, who); found {
+		out = append(out, f)
+	}
+	stalled := r.Group.Stalled
+	if m := l.Machine.Memory; stalled == nil && m != nil {
+		stalled = m.Stalled
+	}
+	switch g := r.Group; {
+	case stalled != nil && *stalled >= 0.1 && r.Faults >= 50, r.Swapped > 16<<20 && r.Faults >= 50:
+		f := []string{fmt.Sprintf("%.0f pages a second are read back%s", r.Faults, e.peersFaults(r)), "swapped out: " + launcher.Size(r.Swapped)}
+		if stalled != nil {
+			f = append(f, "all of it waits for memory for "+share(*stalled))
+		}
+		if g.Limit > 0 {
+			f = append(f, fmt.Sprintf("its cgroup has %s of %s", launcher.Size(g.Held), launcher.Size(g.Limit)))
+		}
+		add("paging", 75, "has too little memory, and reads it back from the disk again and again", "", f...)
+	}
+	return out
+}
+
+func used(r wire.RankLook) string {
+	return fmt.Sprintf("it uses %.2f cores, and waits for %.2f more; since it began it used %.2f", r.CPU, r.Queued, r.Mean)
+}
+
+// rest are the job's other ranks, where the job was asked for.
+func (e Evidence) rest(r wire.RankLook) (out []wire.RankLook) {
+	for _, l := range e.Looks {
+		for _, o := range l.Ranks {
+			if o.Job == r.Job && o.Rank != r.Rank {
+				o.Host = l.Host
+				out = append(out, o)
+			}
+		}
+	}
+	return out
+}
+
+func (e Evidence) peersUse(r wire.RankLook) string {
+	var texts []string
+	for _, o := range e.rest(r) {
+		texts = append(texts, fmt.Sprintf("rank %d %.2f", o.Rank, o.CPU))
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return "others use: " + strings.Join(texts[:min(len(texts), 8)], ", ")
+}
+
+func (e Evidence) peersFaults(r wire.RankLook) string {
+	var all []float64
+	for _, o := range e.rest(r) {
+		all = append(all, o.Faults)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; by others %.0f", median(all))
+}
+
+// others says which ranks wait meanwhile.
+func (e Evidence) others(r wire.RankLook) string {
+	var waiting []string
+	for _, o := range e.rest(r) {
+		if waitsForPeers(o) {
+			waiting = append(waiting, fmt.Sprint(o.Rank))
+		}
+	}
+	if len(waiting) == 0 {
+		return ""
+	}
+	return "meanwhile these ranks wait: " + strings.Join(waiting, ", ")
+}
+
+// starved is a rank that gets less of the processor than it asks for. Threads of a rank that has more of them than
+// there are cores are in each other's way, which is no fault: so it is beside its peers, or because of a stranger.
+func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.WhyFinding, bool) {
+	lack := func(r wire.RankLook) float64 { return r.Queued / max(r.CPU+r.Queued, 0.01) }
+	if r.Queued < 0.25 || lack(r) < 0.25 || r.Group.Throttled >= 0.1 {
+		return wire.WhyFinding{}, false
+	}
+	var peers []float64
+	for _, o := range e.rest(r) {
+		if o.CPU+o.Queued > 0.2 { // it wants something
+			peers = append(peers, lack(o))
+		}
+	}
+	var strangers float64
+	var texts []string
+	for _, b := range l.Busy {
+		text := fmt.Sprintf("%s (pid %d) uses %.1f cores", b.Name, b.PID, b.CPU)
+		if b.Job != "" {
+			text += ", of job " + string(b.Job)
+		}
+		strangers, texts = strangers+b.CPU, append(texts, text)
+	}
+	behind := len(peers) > 0 && lack(r) >= median(peers)+0.2
+	if !behind && (strangers < 0.5*r.Queued || strangers < 0.5) {
+		return wire.WhyFinding{}, false
+	}
+	f := wire.WhyFinding{Code: "starved", Sure: 60, Rank: new(r.Rank), Host: l.Host, Remedy: "sparkrun ps",
+		Text:     fmt.Sprintf("%s gets %.0f %% of the processor time that it asks for", who, 100*(1-lack(r))),
+		Evidence: []string{used(r)}}
+	if behind {
+		f.Sure = 75
+		f.Evidence = append(f.Evidence, fmt.Sprintf("its peers get %.0f %%", 100*(1-median(peers))))
+	}
+	f.Evidence = append(f.Evidence, texts...)
+	return f, true
+}
+
+func median(all []float64) float64 {
+	s := slices.Sorted(slices.Values(all))
+	return s[len(s)/2]
+}
+
+// machine is what a machine lacks, whoever runs there.
+func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
+	add := func(code string, sure int, remedy, format string, args ...any) {
+		out = append(out, wire.WhyFinding{Code: code, Sure: sure, Host: l.Host, Text: l.Host + " " + fmt.Sprintf(format, args...),
+			Remedy: remedy})
+	}
+	if m := l.Machine.Memory; m != nil {
+		figures := fmt.Sprintf("%s of %s available", launcher.Size(m.Available), launcher.Size(m.Total))
+		switch {
+		case m.Stalled != nil && *m.Stalled >= 0.1:
+			add("memory-stalls", 70, "sparkrun top", "stands still for %.0f %% of the time, for want of memory: %s", 100**m.Stalled, figures)
+		case m.SwapIn != nil && *m.SwapIn >= 1<<20:
+			add("swaps", 60, "sparkrun top", "reads %s/s back from swap: %s", launcher.Size(int64(*m.SwapIn)), figures)
+		case m.Available > 0 && m.Available < m.Total/32:
+			add("memory-short", 50, "sparkrun top", "is nearly out of memory: %s", figures)
+		}
+	}
+	for _, d := range l.Machine.Disks {
+		if d.Total > 1<<30 && d.Free < d.Total/100 {
+			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)
+		}
+	}
+	for _, p := range l.Machine.Ports {
+		if len(p.Errors) > 0 {
+			var texts []string
+			for _, name := range slices.Sorted(maps.Keys(p.Errors)) {
+				texts = append(texts, fmt.Sprintf("%s +%d", name, p.Errors[name]))
+			}
+			out = append(out, wire.WhyFinding{Code: "port-errors", Sure: 55, Host: l.Host, Port: p.Name, Evidence: texts,
+				Text: p.Name + " of " + l.Host + " counts errors", Remedy: "sparkrun doctor --node " + l.Host})
+		}
+	}
+	return append(out, e.byEthernet(l)...)
+}
+
+// byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
+func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
+	gpu := slices.ContainsFunc(l.Machine.Ranks, func(r usage.Rank) bool { return r.GPUMemory != nil })
+	if e.Job == nil || !gpu || !slices.ContainsFunc(e.Job.Plan.Nodes,
+		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
+		return nil
+	}
+	of := func(in, out *float64) (sum float64) {
+		for _, v := range []*float64{in, out} {
+			if v != nil {
+				sum += *v
+			}
+		}
+		return sum
+	}
+	for _, p := range l.Machine.Ports {
+		ether, rdma := of(p.EtherIn, p.EtherOut), of(p.RDMAIn, p.RDMAOut)
+		if ether > 50e6 && rdma < ether/10 {
+			out = append(out, wire.WhyFinding{Code: "no-rdma", Sure: 65, Host: l.Host, Port: p.Name, Remedy: "sparkrun help nccl",
+				Text:     fmt.Sprintf("its bytes go by Ethernet and TCP on %s, though there is RDMA", l.Host),
+				Evidence: []string{fmt.Sprintf("%s: Ethernet %.0f MB/s, RDMA %.0f MB/s", p.Name, ether/1e6, rdma/1e6)}})
+		}
+	}
+	return out
+}
+
+// clocks are of GPUs that work, beside those of the other machines and their own highest.
+func (e Evidence) clocks() (out []wire.WhyFinding) {
+	type one struct {
+		host string
+		usage.GPU
+	}
+	var all []one
+	for _, l := range e.Looks {
+		for _, g := range l.Machine.GPUs {
+			all = append(all, one{l.Host, g})
+		}
+	}
+	works := func(g one) bool { return g.Busy != nil && *g.Busy >= 0.3 && g.MHz != nil }
+	for i, g := range all {
+		var peers []float64
+		for k, p := range all {
+			if k != i && works(p) && p.Name == g.Name {
+				peers = append(peers, *p.MHz)
+			}
+		}
+		var evidence, harm []string
+		for _, t := range g.Throttle {
+			if strings.Contains(t, "thermal") || strings.Contains(t, "brake") || strings.Contains(t, "hw_slowdown") {
+				harm = append(harm, t)
+			}
+		}
+		slow := works(g) && (len(peers) > 0 && *g.MHz < 0.75*median(peers) || g.MaxMHz != nil && *g.MHz < 0.5**g.MaxMHz)
+		if !slow && len(harm) == 0 {
+			continue
+		}
+		if g.MHz != nil {
+			evidence = append(evidence, fmt.Sprintf("clock %.0f MHz", *g.MHz))
+		}
+		if g.MaxMHz != nil {
+			evidence = append(evidence, fmt.Sprintf("highest %.0f MHz", *g.MaxMHz))
+		}
+		if len(peers) > 0 {
+			evidence = append(evidence, fmt.Sprintf("its peers %.0f MHz", median(peers)))
+		}
+		if g.Celsius != nil {
+			evidence = append(evidence, fmt.Sprintf("%.0f °C", *g.Celsius))
+		}
+		f := wire.WhyFinding{Code: "gpu-slow", Sure: 80, Host: g.host, Text: fmt.Sprintf("GPU %d of %s runs below its clock", g.Index, g.host),
+			Evidence: []string{strings.Join(append(evidence, harm...), ", ")}, Remedy: "sparkrun doctor --node " + g.host}
+		if !slow {
+			f.Sure, f.Text = 65, fmt.Sprintf("GPU %d of %s slows itself down", g.Index, g.host)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// hostOf finds the member that has an address.
+func (e Evidence) hostOf(a netip.Addr) string {
+	for _, n := range e.Nodes {
+		if n.Addr == a {
+			return n.Host
+		}
+		for _, nic := range n.Inventory.NICs {
+			if slices.ContainsFunc(nic.Addresses, func(p netip.Prefix) bool { return p.Addr() == a }) {
+				return n.Host
+			}
+		}
+	}
+	return ""
+}
+
+// way is what connections between two machines show together.
+type way struct {
+	from, to    string
+	sent, again uint32
+	tries       uint8
+	queued      uint32
+	rtt, least  time.Duration // of the best of them
+	example     wire.Conn
+	rank        int
+}
+
+// ways sums up by pairs of machines.
+func (e Evidence) ways() []way {
+	byPair := map[[2]string]way{}
+	for _, l := range e.Looks {
+		for _, r := range l.Ranks {
+			for _, c := range r.Conns {
+				to := e.hostOf(c.Remote.Addr())
+				if to == "" || to == l.Host {
+					continue
+				}
+				w, known := byPair[[2]string{l.Host, to}]
+				if !known {
+					w = way{from: l.Host, to: to, rtt: c.RTT, least: c.MinRTT}
+				}
+				if !known || c.Tries > w.tries || c.Tries == w.tries && c.Again > w.example.Again {
+					w.example, w.rank = c, r.Rank
+				}
+				w.sent, w.again, w.queued, w.tries = w.sent+c.Sent, w.again+c.Again, w.queued+c.Queued, max(w.tries, c.Tries)
+				w.rtt, w.least = min(w.rtt, c.RTT), min(w.least, c.MinRTT)
+				byPair[[2]string{l.Host, to}] = w
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(byPair), func(a, b way) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	})
+}
+
+// far is from which best round trip a network of one room is slow; crowded, which packets before a slow link make.
+const (
+	far     = 3 * time.Millisecond
+	crowded = 20 * time.Millisecond
+)
+
+// connections are of ranks between machines: those that get no answer, lose packets, or are slow. What several of them
+// have in common is told once.
+func (e Evidence) connections() (out []wire.WhyFinding) {
+	all := e.ways()
+	byCode, fine := map[string][]way{}, 0
+	for _, w := range all {
+		switch code := w.trouble(); code {
+		case "":
+			fine++
+		default:
+			byCode[code] = append(byCode[code], w)
+		}
+	}
+	for _, code := range slices.Sorted(maps.Keys(byCode)) {
+		ways := byCode[code]
+		for len(ways) > 0 {
+			host := common(ways)
+			var here, rest []way
+			for _, w := range ways {
+				if w.from == host || w.to == host {
+					here = append(here, w)
+				} else {
+					rest = append(rest, w)
+				}
+			}
+			out, ways = append(out, ofHost(code, host, here, fine)), rest
+		}
+	}
+	return out
+}
+
+// trouble is what is wrong with a way; empty: nothing.
+func (w way) trouble() string {
+	switch {
+	case w.tries >= 3:
+		return "no-answer"
+	case w.again >= 2 && w.again*50 >= w.sent:
+		return "loses-packets"
+	case w.least >= far:
+		return "far"
+	case w.rtt >= crowded && w.queued >= 64<<10 && w.sent > 0:
+		return "crowded"
+	}
+	return ""
+}
+
+// common is the machine that most of these ways have as an end.
+func common(ways []way) (host string) {
+	count := map[string]int{}
+	for _, w := range ways {
+		count[w.from]++
+		count[w.to]++
+	}
+	for _, h := range slices.Sorted(maps.Keys(count)) {
+		if count[h] > count[host] {
+			host = h
+		}
+	}
+	return host
+}
+
+func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
+	w := ways[0]
+	f := wire.WhyFinding{Code: code, Host: host, Remedy: "sparkrun doctor --node " + host}
+	if len(ways) == 1 {
+		f.Rank = new(w.rank)
+	}
+	between := "between " + host + " and other machines"
+	if len(ways) == 1 {
+		between = "from " + w.from + " to " + w.to
+	}
+	switch code {
+	case "no-answer":
+		f.Sure, f.Text = 82, "what its ranks send "+between+" gets no answer"
+	case "loses-packets":
+		sent, again := uint32(0), uint32(0)
+		for _, w := range ways {
+			sent, again = sent+w.sent, again+w.again
+		}
+		f.Sure, f.Text = 72, fmt.Sprintf("the network %s loses packets: %.1f %% of them were sent again", between, 100*float64(again)/
+			float64(max(sent, 1)))
+	case "far":
+		f.Sure, f.Text = 60, "the way "+between+" is slow: at best "+w.least.String()+" there and back"
+	case "crowded":
+		f.Sure, f.Text = 55, "the way "+between+" is full: "+w.rtt.String()+" there and back, as packets wait"
+	}
+	for _, w := range ways[:min(len(ways), 3)] {
+		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, the oldest %d times; "+
+			"round trip %s, at best %s; %s queued", w.rank, w.example.Local, w.example.Remote, w.to, w.sent, w.again, w.tries, w.rtt,
+			w.least, launcher.Size(int64(w.queued))))
+	}
+	if fine > 0 {
+		f.Evidence = append(f.Evidence, fmt.Sprintf("%d other ways between its machines have no such trouble", fine))
+	}
+	return f
+}

@@ -1,0 +1,133 @@
+package wire
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/usage"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// WhyRequest asks what is wrong with a job, a service or a machine.
+type WhyRequest struct {
+	Of string `json:"of"` // a job as JobRequest has it, else a host
+}
+
+// WhyResponse is what was found, the most probable cause first.
+type WhyResponse struct {
+	Job  *rendezvous.JobStatus `json:"job,omitempty"`
+	Host string                `json:"host,omitempty"` // of a machine that was asked for
+	// Findings are empty where nothing was found.
+	Findings []WhyFinding `json:"findings"`
+	// Looked is what was looked at, in words; Unasked is what could not be, and why.
+	Looked  []string `json:"looked"`
+	Unasked []string `json:"unasked,omitempty"`
+}
+
+// WhyFinding is one thing that is wrong, or may be.
+type WhyFinding struct {
+	Code string `json:"code"` // stable: rank-stopped
+	Text string `json:"text"` // a sentence: what is wrong, and where
+	// Sure is how likely it is the cause, 1 to 100.
+	Sure     int      `json:"sure"`
+	Rank     *int     `json:"rank,omitempty"`
+	Host     string   `json:"host,omitempty"`
+	Port     string   `json:"port,omitempty"` // of the fabric
+	Evidence []string `json:"evidence,omitempty"`
+	Remedy   string   `json:"remedy,omitempty"` // what to type next
+}
+
+// LookRequest has a node look at itself and at ranks for two seconds.
+type LookRequest struct {
+	Job launcher.JobID `json:"job,omitempty"` // its ranks; empty: those of all jobs
+	// Stacks has programs asked where they are, by py-spy, with their user's rights.
+	Stacks bool `json:"stacks,omitempty"`
+}
+
+// NodeLook is what was seen on one node.
+type NodeLook struct {
+	ID      launcher.NodeID     `json:"id"`
+	Host    string              `json:"host"`
+	Machine usage.Machine       `json:"machine"`
+	Links   []envgen.LinkChange `json:"links,omitempty"`
+	Counts  []envgen.Counters   `json:"counts,omitempty"` // what RDMA devices counted in the last minute
+	Ranks   []RankLook          `json:"ranks,omitempty"`
+	Busy    []BusyProgram       `json:"busy,omitempty"` // what else uses most of the processor
+	Error   string              `json:"error,omitempty"`
+	Over    time.Duration       `json:"over_ns"` // how long it was looked at
+}
+
+// BusyProgram is a process that belongs to no rank that was asked for.
+type BusyProgram struct {
+	PID  int            `json:"pid"`
+	Name string         `json:"name"`
+	Job  launcher.JobID `json:"job_id,omitempty"` // whose it is; empty: no job's
+	CPU  float64        `json:"cpu"`              // cores in use
+}
+
+// RankLook is how the processes of one rank are, by the kernel's word.
+type RankLook struct {
+	Job    launcher.JobID `json:"job_id"`
+	Rank   int            `json:"rank"`
+	Host   string         `json:"host,omitempty"`
+	Since  time.Time      `json:"since"`          // of its start
+	Port   int            `json:"port,omitempty"` // at the head, where ranks meet; 0: none
+	Main   ThreadLook     `json:"main"`           // the main thread of its program
+	PID    int            `json:"pid"`            // of its program
+	Name   string         `json:"name"`
+	Count  int            `json:"threads"`
+	Tracer int            `json:"tracer,omitempty"` // the process that traces it
+	CPU    float64        `json:"cpu"`              // cores in use while it was looked at
+	Mean   float64        `json:"cpu_mean"`         // the same since it began
+	Queued float64        `json:"queued"`           // cores that its threads waited for
+	Top    float64        `json:"top_thread"`       // of its busiest thread
+	// Locked: each thread waits without an end for what only another thread of its process could give.
+	Locked bool `json:"locked,omitempty"`
+	// Signals: it has handlers for signals that people send.
+	Signals bool     `json:"signals,omitempty"`
+	Disk    float64  `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
+	Faults  float64  `json:"faults"` // pages a second that had to be read
+	Swapped int64    `json:"swapped_bytes,omitempty"`
+	Waits   []string `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
+	Group   Cgroup   `json:"cgroup"`
+	Conns   []Conn   `json:"conns,omitempty"`
+	Stacks  []string `json:"stacks,omitempty"` // of its main thread, the innermost function first
+	Dumps   []string `json:"dumps,omitempty"`  // files of NCCL's flight recorder
+	// Unseen says why there are no stacks.
+	Unseen string `json:"unseen,omitempty"`
+}
+
+// ThreadLook is how one thread is.
+type ThreadLook struct {
+	State string `json:"state"` // R, S, D, T, t or Z
+	// In is what it waits for: lock, sleep, network, poll, pipe, terminal, child, disk, frozen; empty: it runs, or waits
+	// for something else, of which At is the function of the kernel.
+	In  string `json:"in,omitempty"`
+	At  string `json:"at,omitempty"`
+	Ran uint64 `json:"ran"` // how often it was given a processor while it was looked at
+}
+
+// Cgroup is what holds a rank back, of its groups up to the root.
+type Cgroup struct {
+	Path      string   `json:"path,omitempty"`
+	Throttled float64  `json:"throttled"` // part of the time, 0 to 1, in which a quota of processor time was used up
+	Quota     string   `json:"quota,omitempty"`
+	Stalled   *float64 `json:"stalled,omitempty"` // part of the time in which all of it waited for memory
+	Limit     int64    `json:"limit_bytes,omitempty"`
+	Held      int64    `json:"held_bytes,omitempty"` // of Limit
+}
+
+// Conn is a TCP connection of a rank.
+type Conn struct {
+	Local  netip.AddrPort `json:"local"`
+	Remote netip.AddrPort `json:"remote"`
+	RTT    time.Duration  `json:"rtt_ns"`
+	MinRTT time.Duration  `json:"min_rtt_ns"`
+	Sent   uint32         `json:"sent"`   // segments with data while it was looked at
+	Again  uint32         `json:"again"`  // those of them that were sent again
+	Tries  uint8          `json:"tries"`  // how often in a row the oldest has been sent again
+	Queued uint32         `json:"queued"` // bytes that are not acknowledged or not sent
+	Unread uint32         `json:"unread"` // bytes that came and the rank has not read
+}

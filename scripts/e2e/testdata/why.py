@@ -1,0 +1,108 @@
+"""What `why` is tested with: why.py MODE. Files named by a rank in /tmp change what it does."""
+
+import mmap
+import os
+import sys
+import threading
+import time
+
+mode, rank = sys.argv[1], int(os.environ.get("RANK", "0"))
+
+
+def spin(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def train(work):
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    t = torch.ones(200000)
+    while True:
+        dist.all_reduce(t)
+        t.fill_(1)
+        work()
+        open("/tmp/why-trains", "w").close()
+        while os.path.exists("/tmp/why-sleep-%d" % rank):
+            time.sleep(600)
+
+
+def checkpoint():
+    if rank == 0:
+        with open("/tmp/why-checkpoint", "wb") as f:
+            for _ in range(50):
+                f.write(os.urandom(4 << 20))
+                os.fsync(f.fileno())
+    time.sleep(0.1)
+
+
+def load():
+    """Reads a model by pages, from a disk that is not in memory."""
+    name = "/tmp/why-model"
+    with open(name, "wb") as f:
+        f.write(os.urandom(64 << 20))
+    while True:
+        with open(name, "rb") as f:
+            os.fsync(f.fileno())
+            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+            sum(m[i] for i in range(0, len(m), 4096))
+            m.close()
+
+
+def lock_up():
+    a, b = threading.Lock(), threading.Lock()
+
+    def other():
+        with b:
+            time.sleep(0.2)
+            with a:
+                pass
+
+    threading.Thread(target=other).start()
+    with a:
+        time.sleep(0.2)
+        with b:
+            pass
+
+
+def pool():
+    """Workers that have nothing to do, and a main thread that looks around."""
+    import queue
+
+    todo = queue.Queue()
+    for _ in range(8):
+        threading.Thread(target=todo.get, daemon=True).start()
+    while True:
+        time.sleep(0.5)
+
+
+def thrash():
+    """Uses all of its memory over and over: more than its cgroup is about to have."""
+    held = bytearray(192 << 20)
+    with open("/tmp/why-mapped", "wb") as f:
+        f.write(os.urandom(128 << 20))
+    with open("/tmp/why-mapped", "rb") as f:
+        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+        while True:
+            for i in range(0, len(m), 4096):
+                held[i % len(held)] = m[i]
+
+
+modes = {
+    "train": lambda: train(lambda: time.sleep(0.02)),
+    "uneven": lambda: train(lambda: spin(0.6) if rank == 0 else None),
+    "checkpoint": lambda: train(checkpoint),
+    "burn": lambda: spin(600),
+    "burn-many": lambda: [threading.Thread(target=spin, args=(600,)).start() for _ in range(6)],
+    "idle": lambda: time.sleep(600),
+    "load": load,
+    "lock": lambda: lock_up() if rank == 1 else time.sleep(600),
+    "pool": pool,
+    "thrash": thrash,
+}
+modes[mode]()

@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var troubles = flag.Bool("troubles", false, "why: plant all troubles, and look at all healthy jobs")
+
+// whyAnswer is what `why --json` prints.
+type whyAnswer struct {
+	Findings []struct {
+		Code, Text, Host string
+		Rank             *int
+		Sure             int
+	}
+	Looked []string
+}
+
+func (l *lab) why(of string) (a whyAnswer) {
+	l.t.Helper()
+	r := l.on("spark1", "sparkrun", "why", of, "--json").must(l.t)
+	if err := json.Unmarshal([]byte(r.out), &a); err != nil {
+		l.t.Fatalf("%v: %s", err, r)
+	}
+	if r.took > 10*time.Second {
+		l.t.Errorf("why %s took %s", of, r.took)
+	}
+	return a
+}
+
+// whyRow is a job, and what is done to it.
+type whyRow struct {
+	name   string
+	launch string // with its flags; %s is the script
+	plant  func(*lab)
+	within time.Duration // until it is asked; 0: 4 s
+	undo   func(*lab)
+	// One of the codes has to be the first finding, about that host; none: nothing may be found.
+	codes, host string
+	of          string // what is asked for; empty: the job
+}
+
+const whyTrain = "torchrun --nodes 3 --python PYTHON -- SCRIPT "
+
+// run tells what is wrong with the answer; empty: nothing is.
+func (row whyRow) run(l *lab) string {
+	script, err := filepath.Abs("testdata/why.py")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer func() {
+		l.on("spark1", "sparkrun", "stop", "row", "--grace", "0s")
+		if row.undo != nil {
+			row.undo(l)
+		}
+	}()
+	if row.launch != "" {
+		args := strings.NewReplacer("PYTHON", python, "SCRIPT", script).Replace(row.launch)
+		words := strings.Fields(args)
+		l.on("spark1", append([]string{"sparkrun", "launch", "-d", words[0], "--name", "row"}, words[1:]...)...).must(l.t)
+		if row.plant != nil {
+			time.Sleep(3 * time.Second) // it runs as it should
+		}
+	}
+	if row.plant != nil {
+		row.plant(l)
+	}
+	within := row.within
+	if within == 0 {
+		within = 3 * time.Second
+	}
+	time.Sleep(within)
+	of := "row"
+	if row.of != "" {
+		of = row.of
+	}
+	a := l.why(of)
+	switch {
+	case row.codes == "" && len(a.Findings) > 0:
+		return fmt.Sprintf("found %+v", a.Findings)
+	case row.codes == "" && len(a.Looked) == 0:
+		return "it does not say what was looked at"
+	case row.codes == "":
+	case len(a.Findings) == 0:
+		return fmt.Sprintf("nothing found; looked at %q", a.Looked)
+	case !slices.Contains(strings.Fields(row.codes), a.Findings[0].Code) || row.host != "" && a.Findings[0].Host != row.host:
+		return fmt.Sprintf("want %s of %s first: %+v", row.codes, row.host, a.Findings)
+	}
+	if len(a.Findings) > 0 {
+		l.t.Logf("%s: %s", row.name, a.Findings[0].Text)
+	}
+	return ""
+}
+
+// shellOn runs shell text on a host.
+func shellOn(host, text string) func(*lab) {
+	return func(l *lab) { l.on(host, "sh", "-c", text).must(l.t) }
+}
+
+func whyTroubles() []whyRow {
+	on := func(host, text string) func(*lab) { return shellOn(host, text) }
+	return []whyRow{
+		{name: "a rank is stopped", launch: whyTrain + "train", plant: on("spark2", "pkill -STOP -f [w]hy.py"),
+			codes: "rank-stopped", host: "spark2"},
+		{name: "a rank sleeps, others are in all_reduce", launch: whyTrain + "train",
+			plant: on("spark3", "touch /tmp/why-sleep-2"), undo: on("spark3", "rm /tmp/why-sleep-2"),
+			codes: "waits-for-rank", host: "spark3"},
+		{name: "a rank is locked up", launch: "exec --nodes 3 -- PYTHON SCRIPT lock", within: 2 * time.Second,
+			codes: "rank-locked", host: "spark2"},
+		{name: "another program has a rank's core", launch: "exec --nodes 3 -- PYTHON SCRIPT burn",
+			plant: on("spark2", "p=$(pgrep -f '[w]hy.py burn' | head -1); taskset -pc 0 $p; for i in 1 2 3 4; do taskset -c 0 timeout 20 sh -c 'while :; do :; done' >/dev/null 2>&1 & done"),
+			undo:  func(*lab) { time.Sleep(12 * time.Second) }, // until these are over
+			codes: "starved", host: "spark2"},
+		{name: "its quota of processor time is used up", launch: "exec --nodes 2 -- PYTHON SCRIPT burn",
+			plant: on("spark2", "g=/sys/fs/cgroup/cpu/why; mkdir -p $g; echo 20000 > $g/cpu.cfs_quota_us; "+
+				"for p in $(pgrep -f '[w]hy.py burn'); do echo $p > $g/cgroup.procs; done"),
+			codes: "throttled", host: "spark2"},
+		{name: "a link loses packets", launch: whyTrain + "train",
+			plant: on("spark3", "iptables -A INPUT -i enp1s0f0np0 -m statistic --mode random --probability 0.05 -j DROP"),
+			undo:  on("spark3", "iptables -F INPUT"), codes: "loses-packets no-answer", host: "spark3"},
+		{name: "a cable is pulled", launch: whyTrain + "train", plant: func(l *lab) { l.do("cut", "spark2", "port0") },
+			undo: func(l *lab) { l.do("heal", "spark2") }, codes: "link-lost", host: "spark2"},
+		{name: "its machines are taken", launch: "exec --nodes 3 --gpus all --wait -- sleep 600",
+			plant: func(l *lab) {
+				l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "second", "--nodes", "2", "--gpus", "all", "--wait", "--", "true").must(l.t)
+			}, of: "second", undo: func(l *lab) { l.on("spark1", "sparkrun", "stop", "second") }, codes: "waits"},
+		{name: "a machine is drained", launch: "", plant: func(l *lab) {
+			l.on("spark1", "sparkrun", "node", "drain", "spark3").must(l.t)
+			l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "row", "--nodes", "3", "--wait", "--", "true").must(l.t)
+		}, undo: func(l *lab) { l.on("spark1", "sparkrun", "node", "resume", "spark3").must(l.t) }, codes: "waits"},
+		{name: "its memory is too small", launch: "exec --nodes 2 -- PYTHON SCRIPT thrash",
+			plant: on("spark2", "g=/sys/fs/cgroup/memory/why; mkdir -p $g; p=$(pgrep -f '[w]hy.py thrash' | head -1); "+
+				"echo 240M > $g/memory.limit_in_bytes; echo $p > $g/cgroup.procs; rm -f /tmp/x"),
+			codes: "paging memory-stalls", host: "spark2"},
+		{name: "a rank is killed", launch: whyTrain + "train", plant: on("spark2", "pkill -KILL -f [w]hy.py"),
+			codes: "ended", host: "spark2"},
+		{name: "a service is wedged", launch: "exec --serve 8000 --health /health --metrics /metrics -- PYTHON STANDIN 8000 '' wedge",
+			within: 20 * time.Second, codes: "service-wedged"},
+		{name: "a machine loses its power", launch: whyTrain + "train --node-timeout 1h", plant: func(l *lab) { l.do("kill", "spark3") },
+			codes: "machine-away", host: "spark3", within: 8 * time.Second},
+	}
+}
+
+func whyHealthy() []whyRow {
+	return []whyRow{
+		{name: "a training", launch: whyTrain + "train"},
+		{name: "rank 0 works more than the others", launch: whyTrain + "uneven"},
+		{name: "rank 0 writes a checkpoint, the others wait", launch: whyTrain + "checkpoint"},
+		{name: "all ranks use all of a core", launch: "exec --nodes 3 -- PYTHON SCRIPT burn"},
+		{name: "a rank has more threads than cores", launch: "exec --nodes 1 -- PYTHON SCRIPT burn-many"},
+		{name: "ranks sleep", launch: "exec --nodes 3 -- PYTHON SCRIPT idle"},
+		{name: "a shell waits for a child", launch: "exec --nodes 2 -- sh -c true;sleep${IFS}600"},
+		{name: "a model is loaded", launch: "exec --nodes 1 -- PYTHON SCRIPT load"},
+		{name: "threads have nothing to do", launch: "exec --nodes 2 -- PYTHON SCRIPT pool"},
+		{name: "a service has no requests", launch: "exec --serve 8000 --health /health -- PYTHON -m http.server 8000"},
+		{name: "a machine with nothing to do", of: "spark2"},
+	}
+}
+
+// Of a training that is well nothing is found; then the rank is named that sleeps while others are in all_reduce, and the
+// one that a signal has stopped.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	l := up(t, 2)
+	script, err := filepath.Abs("testdata/why.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.on("spark1", "sparkrun", "launch", "-d", "torchrun", "--name", "row", "--nodes", "2", "--python", python, "--", script, "train").must(t)
+	eventually(t, 30*time.Second, "it trains", func() bool { return l.on("spark1", "sh", "-c", "ls /tmp/why-trains").code == 0 })
+	if a := l.why("row"); len(a.Findings) > 0 || len(a.Looked) < 5 {
+		t.Errorf("a healthy job: %+v", a)
+	}
+	l.on("spark2", "touch", "/tmp/why-sleep-1").must(t)
+	eventually(t, 10*time.Second, "the one that sleeps is named", func() bool {
+		a := l.why("row")
+		return len(a.Findings) > 0 && a.Findings[0].Code == "waits-for-rank" && a.Findings[0].Host == "spark2" && *a.Findings[0].Rank == 1
+	})
+	l.on("spark2", "sh", "-c", "pkill -STOP -f [w]hy.py").must(t)
+	r := l.on("spark2", "sparkrun", "why", "row").must(t)
+	if !strings.Contains(r.out, "1. rank 1 on spark2 is stopped by a signal") || !strings.Contains(r.out, "--rank 1 -- kill -CONT ") {
+		t.Errorf("%s", r)
+	}
+	if r := l.on("spark2", "sparkrun", "why", "spark3"); r.code == 0 || !strings.Contains(r.err, "those are spark1, spark2") {
+		t.Errorf("an unknown name: %s", r)
+	}
+}
+
+// TestWhyTroubles plants all troubles, each of which has to be found first, and looks at healthy jobs, in which nothing may be
+// found. It takes minutes: -troubles.
+func TestWhyTroubles(t *testing.T) {
+	if !*troubles {
+		t.Skip("takes minutes: -troubles")
+	}
+	l := up(t, 3, "--gpu")
+	wrong := [2]int{}
+	tried := [2]int{}
+	for i, rows := range [][]whyRow{whyHealthy(), whyTroubles()} {
+		for _, row := range rows {
+			if only := os.Getenv("WHY_ROW"); only != "" && !strings.Contains(row.name, only) {
+				continue
+			}
+			tried[i]++
+			if text := row.run(l); text != "" {
+				t.Errorf("%s: %s", row.name, text)
+				wrong[i]++
+			}
+		}
+	}
+	t.Logf("%d of %d troubles found first; in %d of %d healthy jobs something was found", tried[1]-wrong[1], tried[1], wrong[0], tried[0])
+}
