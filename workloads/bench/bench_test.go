@@ -126,6 +126,10 @@ func TestReadRefuses(t *testing.T) {
 	with := func(old, by string) string { return strings.Replace(chat, old, by, 1) }
 	for text, want := range map[string]string{
 		"":                               "it is empty",
+		"# nothing\n":                    "it is empty",
+		"null":                           "line 1",
+		"- a":                            "line 1",
+		"name: &a x\nscenarios: *a":      "scenarios: invalid",
 		"a: [":                           "line 1",
 		"name: x":                        "line 1: scenarios: invalid: want at least one",
 		with("name: pair", "nam: pair"):  "line 2: nam: invalid: it is not known here: name, repeats, scenarios, timeout, warmup are",

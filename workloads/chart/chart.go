@@ -42,7 +42,7 @@ var colours = [...]string{"#2a7", "#c60", "#36c", "#a3a", "#970", "#07a", "#b24"
 // A picture's size and its margins, in its own units.
 const (
 	width, left, right = 760, 70, 20
-	above, below       = 40, 60
+	above, below       = 40, 68
 	plot               = 320 // the height of what is between them
 	row                = 18  // of the legend
 )

@@ -309,7 +309,7 @@ func TestShown(t *testing.T) {
 		t.Fatal(err, b.out.String())
 	}
 	for line, want := range map[string]string{
-		"compare " + all[0].ID + " " + all[1].ID: "sum    rate      7 x/s ±0.0 %",
+		"compare " + all[0].ID + " " + all[1].ID: "sum    rate      7 x/s (0.0 %)",
 		"export two --csv":                       ",sum,1,",
 		"export two --json":                      `"unit": "x/s"`,
 		"plot two -o -":                          "<polyline",

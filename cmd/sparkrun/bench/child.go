@@ -49,7 +49,7 @@ func child(ctx context.Context, a *app.App, argv []string, env []bench.Setting, 
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // as a rule there is nobody
 	}
 	if exit, is := errors.AsType[*exec.ExitError](err); is && ctx.Err() == nil {
-		return fmt.Errorf("%s: %s", app.QuoteAll(argv[:min(3, len(argv))]), exit)
+		return fmt.Errorf("%s: %w", app.QuoteAll(argv[:min(3, len(argv))]), exit)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -90,5 +90,5 @@ func middle(m bench.Middle, unit string) string {
 	if m.N < 2 {
 		return number(m.Median, unit)
 	}
-	return number(m.Median, unit) + " ±" + spread(m)
+	return number(m.Median, unit) + " (" + spread(m) + ")"
 }
