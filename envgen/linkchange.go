@@ -14,6 +14,8 @@ type LinkChange struct {
 	Port string    `json:"port"` // what people call it: PortName
 	// Up is whether the port has a link now, where that is what changed; nil: something else did.
 	Up *bool `json:"up,omitempty"`
+	// SpeedMbps is of the link that it has now, or that was lost; 0: not known.
+	SpeedMbps int `json:"speed_mbps,omitempty"`
 	// Text is what happened, for people: "lost its link", "lost address 192.168.100.1/24".
 	Text string `json:"text"`
 }
@@ -37,6 +39,7 @@ func LinkChanges(before, after Inventory, at time.Time) (changes []LinkChange) {
 		}
 		had, has := was[i].Live(before), p.Live(after)
 		speed := p.speed(after)
+		told := len(changes)
 		switch {
 		case had && !has && p.setDown(after):
 			say(&has, "was set down")
@@ -48,6 +51,12 @@ func LinkChanges(before, after Inventory, at time.Time) (changes []LinkChange) {
 			say(&has, "has a link")
 		case has && speed > 0 && speed != was[i].speed(before):
 			say(nil, "runs at %d Gb/s", speed/1000)
+		}
+		for k := range changes[told:] {
+			changes[told+k].SpeedMbps = speed
+			if had && !has {
+				changes[told+k].SpeedMbps = was[i].speed(before)
+			}
 		}
 		old, now := was[i].addresses(before), p.addresses(after)
 		for _, a := range old {

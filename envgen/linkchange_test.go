@@ -38,12 +38,12 @@ func TestLinkChanges(t *testing.T) {
 	}{
 		"nothing": {good, good, nil},
 		"pulled, and the address went with it": {good, link{up: true}, []LinkChange{
-			{Up: new(false), Text: "lost its link"}, {Text: "lost address 192.168.100.1/24"}}},
-		"set down": {good, link{addr: good.addr}, []LinkChange{{Up: new(false), Text: "was set down"}}},
+			{Up: new(false), SpeedMbps: 200_000, Text: "lost its link"}, {Text: "lost address 192.168.100.1/24"}}},
+		"set down": {good, link{addr: good.addr}, []LinkChange{{Up: new(false), SpeedMbps: 200_000, Text: "was set down"}}},
 		"back, slower": {link{up: true}, link{true, true, 100_000, ""}, []LinkChange{
-			{Up: new(true), Text: "has a link of 100 Gb/s"}}},
+			{Up: new(true), SpeedMbps: 100_000, Text: "has a link of 100 Gb/s"}}},
 		"the speed comes later": {link{up: true, carrier: true}, link{up: true, carrier: true, speed: 200_000}, []LinkChange{
-			{Text: "runs at 200 Gb/s"}}},
+			{SpeedMbps: 200_000, Text: "runs at 200 Gb/s"}}},
 		"another address": {good, link{true, true, 200_000, "10.0.0.1/24"}, []LinkChange{
 			{Text: "lost address 192.168.100.1/24"}, {Text: "has address 10.0.0.1/24"}}},
 	} {

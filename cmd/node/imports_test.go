@@ -29,6 +29,7 @@ var leaves = map[string]string{
 	"launcher/durable": "a file is replaced in one way, whoever writes it",
 	"launcher/plain":   "text from elsewhere is made safe for a terminal in one way, whoever shows it",
 	"launcher/proc":    "the kernel's process table is read in one way, whoever asks",
+	"workloads/chart":  "figures are drawn in one way, whoever has some",
 }
 
 // Within a tree a child imports its parent, never the reverse, and siblings do
@@ -74,6 +75,7 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/app -> cmd/sparkrun/help":       "a flag's group and whether it is common are said where it is bound",
 	"cmd/sparkrun/apptest -> cmd/node":            "the program is the command line of a node",
 	"cmd/sparkrun/apptest -> cmd/sparkrun/app":    "what all commands share",
+	"cmd/sparkrun/bench -> cmd/sparkrun/app":      "what all commands share",
 	"cmd/sparkrun/cluster -> cmd/node":            "the program is the command line of a node",
 	"cmd/sparkrun/cluster -> cmd/sparkrun/app":    "what all commands share",
 	"cmd/sparkrun/follow -> cmd/node":             "the program is the command line of a node",

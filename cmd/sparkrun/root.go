@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/bench"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/cluster"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/gateway"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
@@ -81,7 +82,7 @@ func nouns(a *app.App) help.Nouns {
 		{Title: "Jobs", Commands: []*cobra.Command{
 			newLaunchCommands(a, launch.Run), model.NewRunCmd(a, launch.Run), job.NewPsCmd(a), job.NewLogsCmd(a),
 			job.NewWhyCmd(a), job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), gateway.NewCmd(a),
-			model.NewRecipeCmd(a), model.NewModelCmd(a), image.NewImageCmd(a),
+			model.NewRecipeCmd(a), model.NewModelCmd(a), image.NewImageCmd(a), bench.NewCmd(a),
 		}},
 		{Title: "Cluster", Commands: []*cobra.Command{
 			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), overview.NewStatusCmd(a),

@@ -122,9 +122,24 @@ func (s *Survey) tell(inv envgen.Inventory) {
 		c.Pulled = inv.PulledSince(s.Inventory.Load().Cabling)
 		inv = inv.WithCabling(c)
 	}
-	s.links = append(s.links, envgen.LinkChanges(s.Inventory.Load(), inv, time.Now())...)
+	for _, c := range envgen.LinkChanges(s.Inventory.Load(), inv, time.Now()) {
+		if c.Up == nil && c.SpeedMbps > 0 && c.SpeedMbps == s.lastSpeed(c.Slot) {
+			continue // a link that came back is as it was: its speed is known a moment after it
+		}
+		s.links = append(s.links, c)
+	}
 	s.links = s.links[max(0, len(s.links)-linksKept):]
 	s.Inventory.Store(inv)
+}
+
+// lastSpeed of a port that a change has told; 0: none has. It needs s.mu.
+func (s *Survey) lastSpeed(slot string) int {
+	for _, c := range slices.Backward(s.links) {
+		if c.Slot == slot && c.SpeedMbps > 0 {
+			return c.SpeedMbps
+		}
+	}
+	return 0
 }
 
 // Links are the last changes of this node's ports, oldest first.

@@ -15,8 +15,9 @@ func TestCablingJoinsTheInventory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	speed := new(200_000)
 	with := func(carrier bool) envgen.Inventory {
-		return envgen.Inventory{Host: "spark1", Devices: []envgen.HCA{{Name: "rocep1s0f0", Netdev: "enp1s0f0np0", LinkLayer: envgen.LayerEthernet}}, NICs: []envgen.NIC{{Name: "enp1s0f0np0", Up: true, Carrier: &carrier}}}
+		return envgen.Inventory{Host: "spark1", Devices: []envgen.HCA{{Name: "rocep1s0f0", Netdev: "enp1s0f0np0", LinkLayer: envgen.LayerEthernet}}, NICs: []envgen.NIC{{Name: "enp1s0f0np0", Up: true, Carrier: &carrier, SpeedMbps: speed}}}
 	}
 	heard := envgen.Cabling{Probed: []string{"enp1s0f0np0"}, Sightings: []envgen.Sighting{{NIC: "enp1s0f0np0", Peer: envgen.Neighbour{Node: "n2"}}}}
 	sees := func(when string, want int) {
@@ -50,11 +51,19 @@ func TestCablingJoinsTheInventory(t *testing.T) {
 	if inv := s.Inventory.Load(); len(inv.Cabling.Pulled) != 0 {
 		t.Errorf("plugged in again, and still called pulled: %+v", inv.Cabling.Pulled)
 	}
+	speed = nil
+	s.surveyed(with(false))
+	s.surveyed(with(true))
+	speed = new(200_000) // as before, which is no change
+	s.surveyed(with(true))
+	speed = new(100_000)
+	s.surveyed(with(true))
 	var told []string
 	for _, c := range s.Links() {
 		told = append(told, c.Text)
 	}
-	if want := []string{"is there", "lost its link", "has a link"}; !slices.Equal(told, want) {
+	if want := []string{"is there", "lost its link", "has a link of 200 Gb/s", "lost its link",
+		"has a link", "runs at 100 Gb/s"}; !slices.Equal(told, want) {
 		t.Errorf("of its port it tells %q, want %q", told, want)
 	}
 }

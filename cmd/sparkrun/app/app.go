@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -208,4 +209,16 @@ func inBlocks(n *yaml.Node) {
 	for _, c := range n.Content {
 		inBlocks(c)
 	}
+}
+
+// WriteFile writes to a file, or to standard output where the name is "-".
+func (a *App) WriteFile(name string, content []byte) error {
+	if name == "-" {
+		_, err := a.Out.Write(content)
+		return err
+	}
+	if err := os.WriteFile(name, content, 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", name, errors.Unwrap(err))
+	}
+	return nil
 }

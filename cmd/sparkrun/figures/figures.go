@@ -4,8 +4,10 @@
 package figures
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/usage"
@@ -24,14 +26,14 @@ func GPU(gpus []usage.GPU) string {
 			warmest = max(warmest, *g.Celsius)
 		}
 	}
-	text := "-"
+	var told []string
 	if n > 0 {
-		text = fmt.Sprintf("%.0f%%", 100*busy/float64(n))
+		told = append(told, fmt.Sprintf("%.0f%%", 100*busy/float64(n)))
 	}
 	if warmest > 0 {
-		text += fmt.Sprintf(" %.0f°C", warmest)
+		told = append(told, fmt.Sprintf("%.0f°C", warmest))
 	}
-	return text
+	return cmp.Or(strings.Join(told, " "), "-")
 }
 
 // Memory is what of a machine's is in use.

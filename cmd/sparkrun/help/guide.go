@@ -63,6 +63,7 @@ var chapters = map[string][]string{
 	"sparkrun service":          {"serving"},
 	"sparkrun gateway":          {"serving"},
 	"sparkrun notify":           {"operations"},
+	"sparkrun bench":            {"bench"},
 	"sparkrun env":              {"fabric", "nccl"},
 	"sparkrun fabric":           {"fabric"},
 	"sparkrun netplan":          {"netplan"},

@@ -8,20 +8,23 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 type psOptions struct {
-	all, json, quiet bool
-	job              string // empty: a list
+	all, json, quiet, watch bool
+	job                     string // empty: a list
 }
 
 // NewPsCmd makes `sparkrun ps`.
@@ -32,10 +35,16 @@ func NewPsCmd(a *app.App) *cobra.Command {
 		Short: "List jobs, or tell all about one",
 		Long: `Lists the jobs of the whole cluster that have not ended, whoever launched them
 and wherever they run; with --all also those that have. With JOB (an id, the
-beginning of one, or a name) it tells what that job runs, where its ranks are and, when
-it has failed, why: the rank that failed first, its trace or last lines, and who failed
-after it; where a machine was lost, the last lines that its disk has of its ranks, once
-it is back. It changes nothing.
+beginning of one, or a name) it tells what that job runs, where its ranks are, what
+each uses, and what has happened to its machines and links since it began; when it has
+failed, why: the rank that failed first, its trace or last lines, and who failed after
+it; where a machine was lost, the last lines that its disk has of its ranks, once it is
+back. --watch shows it until q or Ctrl-C; without a terminal it prints it at each
+change. It changes nothing.
+
+"fabric of spark2 lost" is said of a job that goes on while a port has no link by which
+its ranks meet. GPU and fabric are the rank's machine's, in and out, with all that runs
+there; MEMORY is what its processes hold, GPU MEM what the driver says of them.
 
 "unknown" is a job of which only its plan is known: without a leader, or under a new one
 that has not heard all its machines. It may be running. Without a leader it says how old
@@ -68,12 +77,13 @@ all of this is.
              or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
              running (requests; null while not known), autostart, restart (as launch has
              it), failures (that --restart counts now), on_wedge, metrics (URL, or null)
+  usage, events  of ps JOB alone: what each rank uses, and what has happened
   suspended  hosts whose ranks a signal has stopped, as Ctrl-Z does that launch passes on
   no_leader  true: this machine's own knowledge, from as_of, when it last heard a leader
              (null: not since its agent was started)`,
 		Example: `  sparkrun ps
   sparkrun ps --all
-  sparkrun ps train
+  sparkrun ps train --watch
   sparkrun ps -q
   sparkrun ps --all --json | jq '.[] | select(.exit_code > 0) | .job_id'`,
 		ValidArgsFunction: a.CompleteJobs,
@@ -90,11 +100,15 @@ all of this is.
 			if opts.quiet && (opts.json || opts.job != "") {
 				return app.Usagef("--quiet lists the ids of jobs: leave out --json and JOB")
 			}
+			if opts.quiet && opts.watch {
+				return app.Usagef("--quiet and --watch: give one of them")
+			}
 			return app.Running(a, opts, runPs)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also jobs that have ended")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	cmd.Flags().BoolVarP(&opts.watch, "watch", "w", false, "go on until q or Ctrl-C")
 	cmd.Flags().BoolVarP(&opts.quiet, "quiet", "q", false, "ids alone, one a line")
 	return cmd
 }
@@ -102,37 +116,69 @@ all of this is.
 func runPs(ctx context.Context, a *app.App, o psOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	res, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{Open: !o.all && o.job == ""})
-	if err != nil {
-		return err
+	if o.watch {
+		return follow.Watch(ctx, a, nil, func(ctx context.Context) (follow.View, error) {
+			v, notes, err := ps(ctx, a, b, o)
+			if !o.json {
+				v.Text += strings.Join(append(notes, ""), "\n")
+			}
+			return v, err
+		})
 	}
-	if o.job != "" {
-		err = psJob(ctx, a, b, res, o)
-	} else {
-		err = psAll(a, res, o)
+	v, notes, err := ps(ctx, a, b, o)
+	if err == nil {
+		_, err = io.WriteString(a.Out, v.Text)
 	}
-	if res.Problem != "" {
-		a.Say(res.Problem)
-		a.Say(staleText(res.Heard, time.Now()))
+	for _, note := range notes {
+		a.Say(note)
 	}
 	return err
 }
 
-func psAll(a *app.App, res wire.JobsResponse, o psOptions) error {
+// ps is what is shown at one moment.
+func ps(ctx context.Context, a *app.App, b *wire.Client, o psOptions) (v follow.View, notes []string, err error) {
+	res, err := wire.Jobs.Call(ctx, b, wire.JobsRequest{Open: !o.all && o.job == ""})
+	if err != nil {
+		return v, nil, err
+	}
+	if o.job != "" {
+		v, err = psJob(ctx, a, b, res, o)
+	} else {
+		v, err = psAll(a, res, o)
+	}
+	if res.Problem != "" {
+		notes = []string{res.Problem, staleText(res.Heard, time.Now())}
+	}
+	return v, notes, err
+}
+
+func psAll(a *app.App, res wire.JobsResponse, o psOptions) (v follow.View, err error) {
 	lines := []wire.JobLine{}
 	for _, j := range res.Jobs {
 		lines = append(lines, res.Line(j))
+		v.Key += Key(res.Line(j))
 	}
 	switch {
 	case o.json:
-		return a.Object(lines)
+		v.Text, err = a.ObjectText(lines)
 	case o.quiet:
 		for _, l := range lines {
-			fmt.Fprintln(a.Out, l.JobID)
+			v.Text += string(l.JobID) + "\n"
 		}
-		return nil
+	default:
+		v.Text = app.TableText(jobRows(lines, time.Now()))
 	}
-	return a.Table(jobRows(lines, time.Now()))
+	return v, err
+}
+
+// Key is what counts as a change of a job for who watches: no figure, and no age.
+func Key(l wire.JobLine) string {
+	service := ""
+	if l.Service != nil {
+		service = l.Service.State
+	}
+	return fmt.Sprintln(l.JobID, l.State, service, l.Hosts, l.Away, l.FabricOnly, l.FabricLost, l.Suspended, l.Generation,
+		l.Line)
 }
 
 // staleText says how old an answer is that comes from no leader.

@@ -5,32 +5,109 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/figures"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// psJob prints everything about one job.
-func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsResponse, o psOptions) error {
+// figuresWithin bounds the wait for what the ranks use, beside which all else is shown: the agent gives up on a machine
+// that does not answer after 3 s. Who looks each second waits no longer than that.
+const (
+	figuresWithin = 3500 * time.Millisecond
+	figuresSoon   = time.Second
+)
+
+// rankUsed is what a rank uses, and where.
+type rankUsed struct {
+	Host string `json:"host"`
+	usage.Rank
+}
+
+// psJob tells everything about one job.
+func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsResponse, o psOptions) (follow.View, error) {
 	j, err := pick(res, o.job)
 	if err != nil {
-		return err
+		return follow.View{}, err
+	}
+	var used wire.UsageResponse
+	if j.Outcome == nil {
+		patience := figuresWithin
+		if o.watch {
+			patience = figuresSoon
+		}
+		soon, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		used, _ = wire.Usage.Call(soon, b, wire.Empty{}) //nolint:errcheck // all else is shown without it
+	}
+	now := time.Now()
+	happened := events(j, used.Nodes, now)
+	v := follow.View{Key: Key(res.Line(j))}
+	for _, e := range happened {
+		v.Key += "\n" + e.Text
 	}
 	if o.json {
-		return a.Object(res.Line(j))
+		ranks := []rankUsed{}
+		for _, n := range used.Nodes {
+			for _, r := range n.Ranks {
+				if r.Job == j.Spec.ID && r.Generation == j.Plan.Generation {
+					ranks = append(ranks, rankUsed{n.Host, r})
+				}
+			}
+		}
+		v.Text, err = a.ObjectText(struct {
+			wire.JobLine
+			Usage  []rankUsed `json:"usage"`
+			Events []event    `json:"events"`
+		}{res.Line(j), ranks, append([]event{}, happened...)})
+		return v, err
 	}
-	for _, line := range append(describe(j, time.Now()), follow.LastOfLost(ctx, b, j)...) {
-		if _, err := fmt.Fprintln(a.Out, line); err != nil {
-			return err
+	v.Text = strings.Join(append(describe(j, now), follow.LastOfLost(ctx, b, j)...), "\n") + "\n"
+	if rows := rankRows(j, used.Nodes); len(rows) > 1 {
+		v.Text += app.TableText(rows)
+	}
+	v.Text += plain.Text(eventsText(happened, now))
+	return v, nil
+}
+
+// someRanks are shown of a job; --json has all.
+const someRanks = 64
+
+// rankRows are what each rank uses, and what the machine's GPU and fabric do beside it; none: nothing is told.
+func rankRows(j rendezvous.JobStatus, nodes []wire.NodeUsage) [][]string {
+	rows := [][]string{slices.Concat([]string{"RANK", "HOST"}, figures.RankHeads,
+		[]string{"GPU", "RDMA GB/S", "ETHERNET GB/S", "STATE"})}
+	told := false
+	for _, p := range j.Plan.Nodes {
+		var m wire.NodeUsage
+		for _, n := range nodes {
+			if n.ID == p.Node && n.Error == "" {
+				m, told = n, true
+			}
+		}
+		rdma, ether := figures.Ports(m.Ports)
+		for rank := p.FirstRank; rank < p.FirstRank+p.Ranks && len(rows) <= someRanks; rank++ {
+			r := figures.Of(nodes, j.Job, rank)
+			state := figures.RankState(r)
+			if slices.Contains(j.Away, p.Host) {
+				state = "away"
+			}
+			rows = append(rows, slices.Concat([]string{strconv.Itoa(rank), p.Host}, figures.Rank(r),
+				[]string{figures.GPU(m.GPUs), rdma, ether, state}))
 		}
 	}
-	return nil
+	if !told {
+		return nil
+	}
+	return rows
 }
 
 // pick finds the job that a text means, by the record's rules.
@@ -76,6 +153,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		}
 		if slices.Contains(j.FabricOnly, p.Host) {
 			line += ", reached over the fabric only"
+		}
+		if slices.Contains(j.FabricLost, p.Host) {
+			line += ", has lost the fabric"
 		}
 		out = append(out, line)
 	}

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -132,7 +131,7 @@ func runFabric(ctx context.Context, a *app.App, o fabricOptions) error {
 	case o.json:
 		err = a.Object(v.object())
 	case o.svg != "":
-		err = writeFile(a, o.svg, topology.SVG(v.scene.Topology))
+		err = a.WriteFile(o.svg, topology.SVG(v.scene.Topology))
 	case o.ibdev2netdev:
 		err = classic(a, v, o.nodes, envgen.IBDev2Netdev)
 	case o.gids:
@@ -214,18 +213,6 @@ func classic(a *app.App, v *fabricView, named []string, print func(envgen.Invent
 	}
 	_, err := a.Out.Write(b.Bytes())
 	return err
-}
-
-// writeFile writes to a file, or to standard output where the name is "-".
-func writeFile(a *app.App, name string, content []byte) error {
-	if name == "-" {
-		_, err := a.Out.Write(content)
-		return err
-	}
-	if err := os.WriteFile(name, content, 0o644); err != nil {
-		return fmt.Errorf("write %s: %w", name, errors.Unwrap(err))
-	}
-	return nil
 }
 
 // only keeps the named machines, in the cluster's order.

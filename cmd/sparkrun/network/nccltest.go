@@ -237,7 +237,7 @@ func tell(a *app.App, rep testReport, view *fabricView, o testOptions) error {
 	}
 	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}
 	if o.svg != "" {
-		if err := writeFile(a, o.svg, d.SVG()); err != nil {
+		if err := a.WriteFile(o.svg, d.SVG()); err != nil {
 			return app.Exits(app.ExitFailure, err)
 		}
 	}

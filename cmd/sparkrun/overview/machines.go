@@ -11,6 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/figures"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -173,12 +174,7 @@ func (s *seen) key() string {
 		fmt.Fprintln(&b, n.Host, n.State, n.Why, n.FabricOnly, n.NoVote, roleOf(n), s.fabricOf(n))
 	}
 	for _, j := range s.jobs.Jobs {
-		l := s.jobs.Line(j)
-		service := ""
-		if l.Service != nil {
-			service = l.Service.State
-		}
-		fmt.Fprintln(&b, l.JobID, l.State, service, l.Hosts, l.Away, l.FabricOnly, l.FabricLost, l.Generation)
+		b.WriteString(job.Key(s.jobs.Line(j)))
 	}
 	return b.String()
 }

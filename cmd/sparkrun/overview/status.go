@@ -64,8 +64,9 @@ could call ready. It changes nothing.
 The last line tells what the user's own last nccl-test of this cluster came to.
 
 --json prints everything that is known; "leader" is the leader's host name, empty
-when there is none, and "heard" then the time when one was last heard; "usage" is what
-each machine and each rank on it uses, "findings" counts errors and warnings by host.`,
+when there is none, and "heard" then the time when one was last heard; "findings" counts
+errors and warnings by host. With --wide, as in top --json, "usage" is what each machine
+and each rank on it uses.`,
 		Example: `  sparkrun status
   sparkrun status -o wide --watch
   sparkrun status --json | jq -r .leader
@@ -214,7 +215,7 @@ func (s *seen) view(ctx context.Context, a *app.App, b *wire.Client, o options) 
 const (
 	// usageWithin bounds the wait for what machines use: the agent gives up on one that does not answer after 3 s.
 	usageWithin = 3500 * time.Millisecond
-	// usageSoon does so for programs, and for a view that has earlier figures.
+	// usageSoon does so for a view that has earlier figures.
 	usageSoon = time.Second
 )
 
@@ -228,21 +229,22 @@ type seen struct {
 }
 
 // look asks for what the status does not tell. Without an answer what was known before stands; an error is only that
-// nobody is there to ask.
-func (s *seen) look(ctx context.Context, b *wire.Client, o options) error {
+// nobody is there to ask. Programs that want the status are answered by the leader alone, at once.
+func (s *seen) look(ctx context.Context, b *wire.Client, o options) (err error) {
 	var both sync.WaitGroup
-	both.Go(func() {
-		within := usageWithin
-		if o.json || o.watch {
-			within = usageSoon
-		}
-		ctx, cancel := context.WithTimeout(ctx, within)
-		defer cancel()
-		if got, err := wire.Usage.Call(ctx, b, wire.Empty{}); err == nil {
-			s.usage = got.Nodes
-		}
-	})
-	var err error
+	if o.wide || !o.json {
+		both.Go(func() {
+			within := usageWithin
+			if s.usage != nil {
+				within = usageSoon
+			}
+			ctx, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			if got, err := wire.Usage.Call(ctx, b, wire.Empty{}); err == nil {
+				s.usage = got.Nodes
+			}
+		})
+	}
 	if !o.json {
 		var got wire.JobsResponse
 		if got, err = wire.Jobs.Call(ctx, b, wire.JobsRequest{Open: true}); err == nil {
@@ -259,9 +261,9 @@ func (s *seen) look(ctx context.Context, b *wire.Client, o options) error {
 func (s *seen) object() any {
 	return struct {
 		wire.Status
-		Usage    []wire.NodeUsage        `json:"usage"`
 		Findings map[string]doctor.Tally `json:"findings"`
-	}{s.status, append([]wire.NodeUsage{}, s.usage...), s.tallies}
+		Usage    []wire.NodeUsage        `json:"usage,omitempty"`
+	}{s.status, s.tallies, s.usage}
 }
 
 // of is what a machine uses; nil: it has not told.

@@ -3,10 +3,9 @@ package nccltest
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/sparkrun/sparkrun/workloads/chart"
 	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
@@ -91,52 +90,27 @@ func duration(us float64) string {
 // SVG draws bandwidth over message size, with what is expected as a dashed line. Sizes
 // have a logarithmic scale.
 func (d Drawing) SVG() []byte {
-	const width, height, left, right, above, below = 760, 420, 70, 20, 40, 60
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="sans-serif" font-size="12">`+"\n", width, height)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
-	fmt.Fprintf(&b, `<text x="%d" y="22" font-size="14">%s</text>`+"\n", left, escape(d.title()))
-	top := niceTop(d.top())
 	rows := d.Table.Rows
 	low, high := math.Inf(1), math.Inf(-1)
+	at := func(bytes int64) float64 { return math.Log2(float64(max(1, bytes))) }
 	for _, r := range rows {
-		low, high = min(low, math.Log2(float64(max(1, r.Bytes)))), max(high, math.Log2(float64(max(1, r.Bytes))))
+		low, high = min(low, at(r.Bytes)), max(high, at(r.Bytes))
 	}
-	x := func(bytes int64) float64 {
-		if high <= low {
-			return (left + width - right) / 2
+	c := chart.Chart{Title: d.title(), Y: "busbw, GB/s", Foot: string(d.Verdict.Grade) + ": " + d.Verdict.Text}
+	measured, expected := chart.Line{}, chart.Line{Dashed: true}
+	for _, r := range rows {
+		x := 0.5
+		if high > low {
+			x = (at(r.Bytes) - low) / (high - low)
 		}
-		return left + (math.Log2(float64(max(1, bytes)))-low)/(high-low)*(width-left-right)
-	}
-	y := func(gbps float64) float64 { return height - below - gbps/top*(height-above-below) }
-	for i := range 5 {
-		g := top * float64(i) / 4
-		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/>`+"\n", left, y(g), width-right, y(g))
-		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-8, y(g)+4,
-			strconv.FormatFloat(g, 'g', 4, 64))
-	}
-	fmt.Fprintf(&b, `<text x="16" y="%d" transform="rotate(-90 16 %[1]d)" text-anchor="middle">busbw, GB/s</text>`+"\n", (above+height-below)/2)
-	every := max(1, (len(rows)+9)/10) // labels that do not overlap
-	var measured, expected []string
-	for i, r := range rows {
-		if i%every == 0 {
-			fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x(r.Bytes), height-below+20,
-				nettest.Size(r.Bytes))
-		}
-		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="#2a7"/>`+"\n", x(r.Bytes), y(r.Bus()))
-		measured = append(measured, fmt.Sprintf("%.1f,%.1f", x(r.Bytes), y(r.Bus())))
+		c.Ticks = append(c.Ticks, chart.Tick{At: x, Text: nettest.Size(r.Bytes)})
+		measured.Points = append(measured.Points, chart.Point{At: x, Y: r.Bus()})
 		if e := d.expected(r.Bytes); e > 0 {
-			expected = append(expected, fmt.Sprintf("%.1f,%.1f", x(r.Bytes), y(e)))
+			expected.Points = append(expected.Points, chart.Point{At: x, Y: e})
 		}
 	}
-	fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="#2a7" stroke-width="2"/>`+"\n", strings.Join(measured, " "))
-	if len(expected) > 0 {
-		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="#888" stroke-dasharray="6 4"/>`+"\n",
-			strings.Join(expected, " "))
-	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d">%s</text>`+"\n</svg>\n", left, height-14,
-		escape(clip(string(d.Verdict.Grade)+": "+d.Verdict.Text, 105)))
-	return []byte(b.String())
+	c.Lines = []chart.Line{measured, expected}
+	return c.SVG()
 }
 
 func (d Drawing) title() string {
@@ -144,30 +118,5 @@ func (d Drawing) title() string {
 	if hosts := d.Table.Hosts(); len(hosts) > 0 {
 		t += ", " + strings.Join(hosts, ", ")
 	}
-	return clip(t, 90)
-}
-
-// niceTop is 1, 2, 2.5 or 5 times a power of ten, no less than v.
-func niceTop(v float64) float64 {
-	if v <= 0 {
-		return 1
-	}
-	unit := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, n := range []float64{1, 2, 2.5, 5, 10} {
-		if v <= n*unit {
-			return n * unit
-		}
-	}
-	return 10 * unit
-}
-
-func clip(text string, n int) string {
-	if utf8.RuneCountInString(text) <= n {
-		return text
-	}
-	return string([]rune(text)[:n-1]) + "…"
-}
-
-func escape(text string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace(text)
+	return t
 }

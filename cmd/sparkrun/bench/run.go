@@ -1,0 +1,216 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/workloads/bench"
+)
+
+type runOptions struct {
+	file                                       string
+	only                                       []string
+	resume, changed, failFast, dryRun, verbose bool
+}
+
+func newRunCmd(a *app.App) *cobra.Command {
+	opts := &runOptions{}
+	cmd := &cobra.Command{
+		Use:   "run FILE",
+		Short: "Run a file of benchmarks, or go on with a run that was interrupted",
+		Long: `Runs all cases of a file, one after the other. A server is started once for all cases
+that ask the same one. Each repeat is on the disk before the next begins, so Ctrl-C, a
+crash or a power cut loses one at most: --resume goes on with the file's last run, does
+again what has failed, and stops a server that was left behind. A file that has changed
+since is refused; with --changed, cases that are the same are not run again.
+
+What fails is kept with its cause, and the others go on; the exit code is then 1. Nothing
+else should use the machines meanwhile: this takes no care of that.`,
+		Example: `  sparkrun bench run pair.yaml --dry-run
+  sparkrun bench run pair.yaml --only chat
+  sparkrun bench run pair.yaml --resume`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if opts.resume && len(opts.only) > 0 {
+				return app.Usagef("--resume and --only: a run goes on with the scenarios that it began with")
+			}
+			if opts.changed && !opts.resume {
+				return app.Usagef("--changed: this is for --resume")
+			}
+			return app.Takes(1, "the file")(nil, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.file = args[0]
+			ctx, stop := app.Stoppable(cmd.Context())
+			defer stop()
+			context.AfterFunc(ctx, stop) // a second Ctrl-C ends this at once
+			err := run(ctx, a, *opts)
+			if ctx.Err() != nil && cmd.Context().Err() == nil {
+				if err != nil && !errors.Is(err, context.Canceled) {
+					a.Say(err.Error())
+				}
+				return app.Exits(app.ExitOf(os.Interrupt), nil)
+			}
+			return err
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringSliceVar(&opts.only, "only", nil, "only these scenarios: `NAME,NAME`")
+	fs.BoolVar(&opts.resume, "resume", false, "go on with the last run of this file")
+	fs.BoolVar(&opts.changed, "changed", false, "with --resume: although the file has changed")
+	fs.BoolVar(&opts.failFast, "fail-fast", false, "end at the first failure")
+	fs.BoolVar(&opts.dryRun, "dry-run", false, "show what would be run, and how often")
+	fs.BoolVarP(&opts.verbose, "verbose", "v", false, "show what servers and commands write, on standard error")
+	return cmd
+}
+
+func run(ctx context.Context, a *app.App, o runOptions) error {
+	text, err := os.ReadFile(o.file)
+	if err != nil {
+		return err
+	}
+	f, err := bench.Read(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.file, err)
+	}
+	path, err := filepath.Abs(o.file)
+	if err != nil {
+		return err
+	}
+	if o.dryRun && !o.resume {
+		cases, err := f.Cases(o.only)
+		if err != nil {
+			return err
+		}
+		return show(a, cases)
+	}
+	dir, err := folder(a)
+	if err != nil {
+		return err
+	}
+	r := runner{a: a, o: o}
+	h := bench.Header{Name: f.Name, File: path, Text: string(text), At: time.Now().UTC(), Sparkrun: a.Version, Only: o.only}
+	if o.resume {
+		if h.ID, err = resumable(dir, path); err != nil {
+			return err
+		}
+		r.journal, err = reopen(dir, h.ID)
+		if r.journal != nil {
+			defer r.f.Close()
+		}
+		if err != nil {
+			return err
+		}
+		h.Only = r.Last().Only
+		switch {
+		case r.Ended != nil && r.Ended.Failed == 0:
+			return fmt.Errorf("nothing to resume: run %s is done", h.ID)
+		case r.Last().Text != h.Text && !o.changed:
+			return fmt.Errorf("resume run %s: %s has changed since: --changed goes on nevertheless, and does not run again "+
+				"what is the same; without --resume it is a new run", h.ID, o.file)
+		}
+	}
+	cases, err := f.Cases(h.Only)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return show(a, r.left(cases))
+	}
+	circumstances(ctx, a, &h)
+	if !o.resume {
+		if r.journal, h.ID, err = create(dir, strings.Join(strings.Fields(f.Name), "-")+"-"+time.Now().Format("20060102-150405")); err != nil {
+			return fmt.Errorf("begin a run: %w", err)
+		}
+		defer r.f.Close()
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := r.add(bench.Line{Run: &h}); err != nil {
+		return err
+	}
+	a.Say("run " + h.ID)
+	if h.Unlearned != "" {
+		a.Say("nothing is kept of the cluster: " + h.Unlearned)
+	}
+	failed, err := r.all(ctx, cases)
+	switch {
+	case ctx.Err() != nil || err != nil:
+		a.Say(fmt.Sprintf("interrupted: `sparkrun bench run %s --resume` goes on", app.Quote(o.file)))
+		return err
+	case failed > 0:
+		return app.Exits(app.ExitFailure, fmt.Errorf("%s failed: `sparkrun bench show %s` has the causes, --resume does them again",
+			app.Count(failed, "case"), h.ID))
+	}
+	_, err = fmt.Fprintln(a.Out, h.ID)
+	return err
+}
+
+// resumable is the last run of a file.
+func resumable(dir, path string) (string, error) {
+	ids, err := kept(dir)
+	if err != nil {
+		return "", err
+	}
+	for i := len(ids) - 1; i >= 0; i-- {
+		if r, err := read(filepath.Join(dir, ids[i]+suffix)); err == nil && r.Last().File == path {
+			return ids[i], nil
+		}
+	}
+	return "", fmt.Errorf("nothing to resume: no run of %s is kept", path)
+}
+
+// left are the cases of which a run has not measured everything, with the repeats that it lacks.
+func (r *runner) left(cases []bench.Case) (out []bench.Case) {
+	for _, c := range cases {
+		lacks := 0
+		for n := range c.Repeats {
+			if !r.Done(c.Key(), n+1) {
+				lacks++
+			}
+		}
+		if c.Repeats = lacks; lacks > 0 {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// show prints what would be run.
+func show(a *app.App, cases []bench.Case) error {
+	var b strings.Builder
+	runs, warm, servers, last := 0, 0, 0, ""
+	for _, c := range cases {
+		runs, warm = runs+c.Repeats, warm+c.Warmup
+		fmt.Fprintf(&b, "%s\n  %d x", c.Label(), c.Repeats)
+		if c.Warmup > 0 {
+			fmt.Fprintf(&b, ", after %d to warm up", c.Warmup)
+		}
+		if l := c.Load; l != nil {
+			fmt.Fprintf(&b, ": %d requests, %d at a time, of %d tokens, answers of %d; client %s", l.Prompts, l.Concurrency, l.Input,
+				l.Output, l.Use)
+			if c.Server() != last {
+				servers++
+			}
+			last = c.Server()
+		}
+		b.WriteString("\n  ")
+		for _, e := range c.Env {
+			b.WriteString(app.Quote(e.Name+"="+e.Value) + " ")
+		}
+		fmt.Fprintf(&b, "%s\n", app.QuoteAll(c.Argv))
+	}
+	fmt.Fprintf(&b, "%s: %s, and %d to warm up; %s to start\n", app.Count(len(cases), "case"), app.Count(runs, "run"), warm,
+		app.Count(servers, "server"))
+	_, err := fmt.Fprint(a.Out, plain.Text(b.String()))
+	return err
+}

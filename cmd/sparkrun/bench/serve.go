@@ -1,0 +1,238 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sparkrun/sparkrun/workloads/bench"
+	"github.com/sparkrun/sparkrun/workloads/bench/load"
+)
+
+// server is one that was started.
+type server struct {
+	bench.Server
+	of          string // bench.Case.Server
+	client      string // bench.Own or bench.VLLM
+	model, root string // as the server lists it; root is where its tokenizer is, if it says that
+}
+
+// start starts a case's server as `sparkrun launch --json` does, and waits until it answers.
+func (r *runner) start(ctx context.Context, c bench.Case, name string) (err error) {
+	if r.dead == c.Server() {
+		return r.why
+	}
+	r.a.Say(name + ": starting its server")
+	within, cancel := context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("it took longer than its timeout, %v", c.Timeout))
+	defer cancel()
+	s := &server{of: c.Server()}
+	began := time.Now()
+	events := watcher{s: s, heard: func() error {
+		r.server = s // from now on it has to be stopped
+		return r.add(bench.Line{Server: &s.Server})
+	}}
+	errs := tail{}
+	if r.o.verbose {
+		errs.to = r.a.Err
+	}
+	err = child(within, r.a, c.Argv, c.Env, &events, &errs)
+	switch {
+	case ctx.Err() != nil:
+		return err // all stops what there is
+	case err == nil && s.URL == "":
+		err = errors.New("it has ended and never served")
+	}
+	if err == nil {
+		s.Took = time.Since(began).Seconds()
+		err = r.meet(within, s, c.Load)
+	}
+	if err != nil {
+		err = fmt.Errorf("start its server: %w; it said last: %s", err, lastLines(errs.String()))
+		r.dead, r.why = c.Server(), err
+		return errors.Join(err, r.stop(ctx))
+	}
+	r.a.Say(fmt.Sprintf("%s: job %s answers at %s after %.0f s; %s asks it", name, s.Job, s.URL, s.Took, s.client))
+	return r.add(bench.Line{Server: &s.Server})
+}
+
+// meet finds out what the server is, and who is to ask it.
+func (r *runner) meet(ctx context.Context, s *server, l *bench.Load) error {
+	var models struct{ Data []struct{ ID, Root string } }
+	if err := get(ctx, s.URL+"/v1/models", &models); err != nil {
+		return err
+	}
+	for _, m := range models.Data {
+		if s.model == "" || m.ID == l.Model {
+			s.model, s.root = m.ID, m.Root
+		}
+	}
+	if s.model = cmp.Or(l.Model, s.model); s.model == "" {
+		return errors.New("it lists no model: client.model names one")
+	}
+	for _, path := range []string{"/version", "/get_server_info", "/props"} { // vLLM and TensorRT-LLM, SGLang, llama.cpp
+		var said struct {
+			Version string `json:"version"`
+			Build   string `json:"build_info"`
+		}
+		if get(ctx, s.URL+path, &said) == nil && said.Version+said.Build != "" {
+			s.Engine = said.Version + said.Build
+			break
+		}
+	}
+	s.client = bench.Own
+	if l.Use == bench.Own {
+		return nil
+	}
+	err := child(ctx, r.a, []string{"sparkrun", "exec", s.Job, "--", "sh", "-c", "command -v vllm"}, nil, io.Discard, io.Discard)
+	switch {
+	case err == nil:
+		s.client = bench.VLLM
+	case l.Use == bench.VLLM:
+		return fmt.Errorf("client.use vllm: there is no vllm in the PATH of its rank 0: %w", err)
+	}
+	return nil
+}
+
+func get(ctx context.Context, url string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("get %s: %s", url, res.Status)
+	}
+	return json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(into)
+}
+
+// ask has the client ask the server, and puts what it measured into the result.
+func (r *runner) ask(ctx context.Context, c bench.Case, res *bench.Result) (err error) {
+	var o bench.Outcome
+	l, s := *c.Load, r.server
+	if s.client == bench.VLLM {
+		o, err = r.vllm(ctx, l, res.Repeat)
+	} else {
+		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: l.Concurrency}}
+		o, err = load.Run(ctx, load.Config{URL: s.URL, Chat: l.API == bench.Chat, Model: s.model, Input: l.Input, Output: l.Output,
+			Concurrency: l.Concurrency, Prompts: l.Prompts, Seed: fmt.Sprintf("%s %d", c.Key(), res.Repeat), Client: client})
+		client.CloseIdleConnections()
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	res.Figures, res.Input, res.Output = o.Figures, o.Input, o.Output
+	switch {
+	case err != nil:
+		return err
+	case o.Done == 0:
+		return fmt.Errorf("all %d requests failed: %s", o.Failed, o.Problem)
+	case o.Failed > 0:
+		res.Notes = append(res.Notes, fmt.Sprintf("%d of %d requests failed: %s", o.Failed, o.Failed+o.Done, o.Problem))
+	}
+	if n := o.Input / o.Done; n > 0 && (n < l.Input*4/5 || n > l.Input*6/5) {
+		res.Notes = append(res.Notes, fmt.Sprintf("prompts had %d tokens in the mean, asked for were %d", n, l.Input))
+	}
+	if n := o.Output / o.Done; n < l.Output {
+		res.Notes = append(res.Notes, fmt.Sprintf("answers had %d tokens in the mean, asked for were %d", n, l.Output))
+	}
+	return nil
+}
+
+// vllm has `vllm bench serve` ask the server, beside its rank 0: in its image, where it has one.
+func (r *runner) vllm(ctx context.Context, l bench.Load, repeat int) (bench.Outcome, error) {
+	const script = `d=$(mktemp -d) || exit 1; trap 'rm -rf "$d"' EXIT
+"$0" "$@" --save-result --result-dir "$d" --result-filename r.json >&2 && cat "$d/r.json"`
+	s, backend := r.server, "openai"
+	path := "/v1/completions"
+	if l.API == bench.Chat {
+		path, backend = "/v1/chat/completions", "openai-chat"
+	}
+	n := strconv.Itoa
+	argv := []string{"sparkrun", "exec", s.Job, "--", "sh", "-c", script, "vllm", "bench", "serve", "--backend", backend,
+		"--base-url", s.URL, "--endpoint", path, "--model", cmp.Or(s.root, s.model), "--served-model-name", s.model,
+		"--dataset-name", "random", "--random-input-len", n(l.Input), "--random-output-len", n(l.Output), "--ignore-eos",
+		"--num-prompts", n(l.Prompts), "--max-concurrency", n(l.Concurrency), "--seed", n(1000 + repeat), "--disable-tqdm",
+		"--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,90,99"}
+	var out bytes.Buffer
+	errs := tail{}
+	if r.o.verbose {
+		errs.to = r.a.Err
+	}
+	if err := child(ctx, r.a, argv, nil, &out, &errs); err != nil {
+		return bench.Outcome{}, fmt.Errorf("vllm bench serve: %w; it said last: %s", err, lastLines(errs.String()))
+	}
+	return bench.ReadVLLM(out.Bytes(), l.Prompts)
+}
+
+// stop ends the server that runs, also when the run itself is being ended.
+func (r *runner) stop(ctx context.Context) error {
+	s := r.server
+	if s == nil {
+		return nil
+	}
+	r.server = nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*childGrace)
+	defer cancel()
+	said := tail{}
+	err := child(ctx, r.a, []string{"sparkrun", "stop", s.Job}, nil, &said, &said)
+	if err != nil && !bytes.Contains(said.Bytes(), []byte("no job")) {
+		return fmt.Errorf("stop server %s: %w: %s", s.Job, err, lastLines(said.String()))
+	}
+	return r.add(bench.Line{Stopped: s.Job})
+}
+
+// watcher reads the objects that a launch prints.
+type watcher struct {
+	s     *server
+	heard func() error // the job's id is known
+	part  []byte
+}
+
+func (w *watcher) Write(b []byte) (int, error) {
+	w.part = append(w.part, b...)
+	for {
+		i := bytes.IndexByte(w.part, '\n')
+		if i < 0 {
+			return len(b), nil
+		}
+		line := w.part[:i]
+		w.part = w.part[i+1:]
+		var e struct {
+			Type, Job, Step, URL string
+			Plan                 *struct {
+				Nodes []struct{ Host string }
+			}
+		}
+		if json.Unmarshal(line, &e) != nil || e.Type != "event" {
+			continue
+		}
+		if w.s.Job == "" && e.Job != "" {
+			w.s.Job = e.Job
+			if err := w.heard(); err != nil {
+				return 0, err
+			}
+		}
+		if e.Plan != nil {
+			w.s.Hosts = nil
+			for _, n := range e.Plan.Nodes {
+				w.s.Hosts = append(w.s.Hosts, n.Host)
+			}
+		}
+		if e.URL != "" {
+			w.s.URL = e.URL
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/workloads/bench"
+)
+
+func newLsCmd(a *app.App) *cobra.Command {
+	opts := &struct{ json bool }{}
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the runs that are kept",
+		Long: `Lists your runs, the latest last. They are files in ~/.local/state/sparkrun/bench, one a
+run; remove one to forget it.
+
+--json prints an array: id, name, file, at, state (done, failed, running or interrupted)
+and results, which counts what was measured.`,
+		Example: "  sparkrun bench ls",
+		Args:    app.Takes(0, ""),
+		RunE: app.Running(a, opts, func(_ context.Context, a *app.App, o struct{ json bool }) error {
+			return list(a, o.json)
+		}),
+	}
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	return cmd
+}
+
+// listed is a run of the list.
+type listed struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	File    string    `json:"file"`
+	At      time.Time `json:"at"`
+	State   string    `json:"state"`
+	Results int       `json:"results"`
+}
+
+func list(a *app.App, json bool) error {
+	dir, err := folder(a)
+	if err != nil {
+		return err
+	}
+	ids, err := kept(dir)
+	if err != nil {
+		return err
+	}
+	all, rows := []listed{}, [][]string{{"RUN", "BEGAN", "STATE", "RESULTS", "FILE"}}
+	for _, id := range ids {
+		path := filepath.Join(dir, id+suffix)
+		r, err := read(path)
+		if err != nil {
+			return err
+		}
+		h := r.Headers[0]
+		l := listed{ID: id, Name: h.Name, File: h.File, At: h.At, State: state(path, r)}
+		for _, res := range r.Results {
+			if res.Error == "" {
+				l.Results++
+			}
+		}
+		all = append(all, l)
+		rows = append(rows, []string{plain.Text(id), app.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), plain.Text(h.File)})
+	}
+	if json {
+		return a.Object(all)
+	}
+	return a.Table(rows)
+}
+
+// state says how far a run is: one whose file is locked goes on.
+func state(path string, r bench.Run) string {
+	switch {
+	case r.Ended != nil && r.Ended.Failed > 0:
+		return "failed"
+	case r.Ended != nil:
+		return "done"
+	}
+	f, err := os.Open(path)
+	if err == nil {
+		defer f.Close()
+		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
+			return "running"
+		}
+	}
+	return "interrupted"
+}
+
+func newShowCmd(a *app.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show what a run measured, and under which circumstances",
+		Long: `Shows a run's circumstances, then for each case the median of each figure, its spread
+(the interquartile range, as a part of the median) and how many runs it is of; then what
+failed and why, and how rates grow with nodes or tp. RUN is an id, the begin of one, the
+name of a file's benchmarks (their latest run), or a FILE.jsonl of another machine.`,
+		Example:           "  sparkrun bench show pair",
+		Args:              app.Takes(1, "the run"),
+		ValidArgsFunction: completeRuns(a),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r, err := find(a, args[0])
+			if err != nil {
+				return err
+			}
+			return showRun(a, r)
+		},
+	}
+}
+
+func showRun(a *app.App, r bench.Run) error {
+	fmt.Fprintf(a.Out, "%s, of %s\n", plain.Text(r.ID()), plain.Text(r.Last().File))
+	for _, s := range r.Circumstances() {
+		fmt.Fprintf(a.Out, "  %s: %s\n", plain.Text(s.Name), plain.Text(s.Value))
+	}
+	rows, notes := [][]string{{"CASE", "FIGURE", "MEDIAN", "SPREAD", "RUNS"}}, []string{}
+	groups := r.Groups()
+	for _, g := range groups {
+		label := plain.Text(g.Label())
+		for _, f := range g.Figures {
+			m := bench.MiddleOf(f.Values)
+			rows = append(rows, []string{label, f.Name, number(m.Median, f.Unit), spread(m), strconv.Itoa(m.N)})
+		}
+		if g.Error != "" {
+			notes = append(notes, label+": failed: "+g.Error)
+		}
+		for _, res := range g.Results {
+			for _, n := range res.Notes {
+				notes = append(notes, fmt.Sprintf("%s, run %d: %s", label, res.Repeat, n))
+			}
+		}
+	}
+	if err := a.Table(rows); err != nil {
+		return err
+	}
+	for _, n := range notes {
+		fmt.Fprintln(a.Out, plain.Text(n))
+	}
+	return scaling(a, "", bench.Scaling(groups))
+}
+
+func number(v float64, unit string) string {
+	text := strconv.FormatFloat(v, 'g', 4, 64)
+	if v >= 1e4 && v < 1e15 {
+		text = strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strings.TrimSpace(text + " " + plain.Text(unit))
+}
+
+func spread(m bench.Middle) string {
+	if m.N < 2 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*m.Spread)
+}
+
+func scaling(a *app.App, of string, all []bench.Scale) error {
+	for _, s := range all {
+		if _, err := fmt.Fprintf(a.Out, "%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal\n", of, plain.Text(s.Case),
+			s.Figure, s.By, s.To, s.Speedup, s.From, 100*s.Efficiency); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+// Package bench decides what a file of benchmarks means, what is kept of a run of it, and what may be concluded from
+// what is kept: medians, spread, whether two runs differ, scaling, drawings, exports.
+//
+// It must not run or ask anything: texts come in, texts go out. Package load, below it, asks servers.
+package bench
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// File is a file of benchmarks.
+type File struct {
+	Name      string
+	Scenarios []Scenario
+}
+
+// Scenario is one server, or one command, with values that vary.
+type Scenario struct {
+	Name string
+	// Exactly one of these has words. Serve is a command line of `sparkrun launch`, Recipe of `sparkrun run`, Command
+	// any; Shell tells that it is one text for sh.
+	Serve, Recipe, Command []string
+	Shell                  bool
+	Env                    []Setting // in the file's order
+	Client                 Client    // of Serve and Recipe
+	Figures                []Pattern // of Command
+	// Warmup are runs before the others that are not kept; Repeats are those that are, 1 to MaxRepeats.
+	Warmup, Repeats int
+	// Timeout bounds one run, and the start of a server.
+	Timeout time.Duration
+	vary    []product
+}
+
+// MaxRepeats keeps the test of Compare exact and quick.
+const MaxRepeats = 50
+
+// Setting is a name with its value.
+type Setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Client is how a server is asked; what is text may hold {names} of varied values.
+type Client struct {
+	Use, API, Model                     string
+	Input, Output, Concurrency, Prompts string
+}
+
+// Clients, and the routes that they ask.
+const (
+	Auto        = "auto" // VLLM where it is, else Own
+	VLLM        = "vllm" // vllm bench serve, beside the server
+	Own         = "own"  // package load, here
+	Completions = "completions"
+	Chat        = "chat"
+)
+
+// Pattern finds a figure in what a command prints: its last match counts.
+type Pattern struct {
+	Name, Text, Unit string // Text is a regular expression with one named group, Name
+	Better           Better
+}
+
+// Better is the direction in which a figure improves.
+type Better string
+
+const (
+	Higher Better = "higher"
+	Lower  Better = "lower"
+)
+
+// Figure is one number of a run.
+type Figure struct {
+	Name   string  `json:"name"`
+	Value  float64 `json:"value"`
+	Unit   string  `json:"unit,omitempty"`
+	Better Better  `json:"better"`
+}
+
+// Case is a scenario with its values filled in.
+type Case struct {
+	Scenario string
+	Values   []Setting // what varies, in the file's order
+	// Argv runs it: a command, or the start of a server. Env is set for a command that is none of ours; what we launch
+	// has it in Argv.
+	Argv    []string
+	Env     []Setting
+	Load    *Load // of a server; nil: Argv is a command
+	Figures []Pattern
+	Warmup  int
+	Repeats int
+	Timeout time.Duration
+}
+
+// Load is what a client does to a server: Prompts requests, Concurrency of them at a time, each with Input tokens and
+// an answer of Output tokens.
+type Load struct {
+	Use         string `json:"use"`
+	API         string `json:"api"`
+	Model       string `json:"model,omitempty"` // empty: the first that the server lists
+	Input       int    `json:"input"`
+	Output      int    `json:"output"`
+	Concurrency int    `json:"concurrency"`
+	Prompts     int    `json:"prompts"`
+}
+
+// Label is a case's name for people, by which those of two runs are matched.
+func (c Case) Label() string { return Label(c.Scenario, c.Values) }
+
+// Label is a scenario's name with the values of a case.
+func Label(scenario string, values []Setting) string {
+	words := []string{scenario}
+	for _, v := range values {
+		words = append(words, v.Name+"="+v.Value)
+	}
+	return strings.Join(words, " ")
+}
+
+// Server is equal for cases that can be asked of one server.
+func (c Case) Server() string { return strings.Join(c.Argv, "\x00") }
+
+// Key is equal for cases that do the same: a resumed run does not do them again.
+func (c Case) Key() string {
+	what, err := json.Marshal([]any{c.Label(), c.Argv, c.Env, c.Load, c.Figures, c.Warmup})
+	if err != nil {
+		panic(err) // plain data
+	}
+	sum := sha256.Sum256(what)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Cases are all cases of the named scenarios, of all where none is named. Those of one server follow each other.
+func (f File) Cases(only []string) ([]Case, error) {
+	var out []Case
+	for _, name := range only {
+		if !slices.ContainsFunc(f.Scenarios, func(s Scenario) bool { return s.Name == name }) {
+			return nil, fmt.Errorf("--only %s: no such scenario: known are %s", name, strings.Join(f.names(), ", "))
+		}
+	}
+	for _, s := range f.Scenarios {
+		if len(only) > 0 && !slices.Contains(only, s.Name) {
+			continue
+		}
+		cases, err := s.cases()
+		if err != nil {
+			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
+		}
+		for len(cases) > 0 {
+			first := cases[0].Server()
+			rest := cases[:0:0]
+			for _, c := range cases {
+				if c.Load == nil || c.Server() == first {
+					out = append(out, c)
+				} else {
+					rest = append(rest, c)
+				}
+			}
+			cases = rest
+		}
+	}
+	return out, nil
+}
+
+func (f File) names() (names []string) {
+	for _, s := range f.Scenarios {
+		names = append(names, s.Name)
+	}
+	return names
+}
