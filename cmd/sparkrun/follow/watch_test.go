@@ -16,11 +16,16 @@ func TestWatchEndsByKey(t *testing.T) {
 		keyboard, screen := apptest.PTY(t)
 		var out apptest.SyncBuffer
 		a := &app.App{In: screen, Out: &out, OutTTY: true, Columns: func() int { return 10 }}
-		err := Watch(t.Context(), a, nil, func(context.Context) (View, error) {
+		looks, again := 0, make(chan struct{}, 1)
+		again <- struct{}{}
+		err := Watch(t.Context(), a, again, func(context.Context) (View, error) {
 			if !apptest.IsRaw(t, screen) {
 				t.Error("a key has to be followed by Enter")
 			}
-			_, err := io.WriteString(keyboard, "x"+key)
+			var err error
+			if looks++; looks > 1 { // the first view is drawn
+				_, err = io.WriteString(keyboard, "x"+key)
+			}
 			return View{Text: "a line that is long, and one with \x1b[31mcolour\nb\n"}, err
 		})
 		if err != nil || apptest.IsRaw(t, screen) {

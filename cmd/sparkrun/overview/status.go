@@ -163,13 +163,13 @@ func watch(ctx context.Context, a *app.App, b *wire.Client, first wire.Status, o
 				return nil
 			})
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // the view has ended, which is no error
 			}
 			if err != nil && !app.Passing(err) {
 				return err
 			}
 			if again.Wait(ctx) != nil {
-				return nil
+				return nil //nolint:nilerr // the same
 			}
 		}
 	})
