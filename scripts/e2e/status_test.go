@@ -10,7 +10,9 @@ import (
 func TestCutCableIsSeen(t *testing.T) {
 	t.Parallel()
 	l := up(t, 2, "--topology", "pair")
-	look := func(args ...string) string { return l.on("spark1", append([]string{"sparkrun"}, args...)...).must(t).out }
+	look := func(args ...string) string {
+		return l.on("spark1", append([]string{"sparkrun"}, args...)...).must(t).out
+	}
 	l.sees("spark1", "the cable", shaped("pair", "spark1/0-spark2/0"))
 	look("launch", "-d", "exec", "--nodes", "2", "--name", "train", "--", "sleep", "600")
 	eventually(t, 10*time.Second, "what its ranks use", func() bool {
