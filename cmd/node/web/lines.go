@@ -88,7 +88,7 @@ func (r *reader) take(c wire.LogChunk) error {
 		return nil
 	}
 	of := launcher.Cursor{Rank: c.Rank, Stream: c.Stream}
-	data := append(r.rest[of], c.Data...)
+	data := slices.Concat(r.rest[of], c.Data)
 	for {
 		line, rest, whole := strings.Cut(string(data), "\n")
 		if !whole && len(line) <= lineMost {
@@ -116,7 +116,7 @@ func (r *reader) line(of launcher.Cursor, line string) {
 	line = plain.Strip(plain.Cut(strings.ToValidUTF8(line, "?"), lineMost))
 	text := template.HTMLEscapeString(line)
 	if r.words != "" {
-		found := false
+		var found bool
 		if text, found = marked(line, r.words); !found {
 			return
 		}
@@ -210,18 +210,16 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(to.ctx)
 	read := newReader(q.Get("q"))
 	ended := make(chan error, 1)
-	go func() {
+	var asked sync.WaitGroup
+	asked.Go(func() {
 		err := wire.Logs.Call(ctx, w.cfg.As(visiting(r).Of), req, read.take)
 		read.end(err == nil)
 		ended <- err
-	}()
-	finished := false
+	})
 	defer func() {
 		cancel()
 		read.end(false)
-		if !finished {
-			<-ended
-		}
+		asked.Wait()
 	}()
 	if to.send("hello", "", w.cfg.Version) != nil {
 		return
@@ -229,6 +227,7 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	still := time.Now()
 	for {
 		var over error
+		finished := false
 		select {
 		case over = <-ended:
 			finished = true
