@@ -11,10 +11,12 @@ import (
 
 // An idle agent costs what wakes it. So who lets something tick says here how often, and why nothing tells it instead.
 var tickers = map[string]string{
+	"cmd/node/checkup/load.go":             "1 s, while a machine is under doctor's load",
 	"cmd/node/gateway/gatewaytest/main.go": "100 ms, in a program for tests",
 	"cmd/node/survey/survey.go":            "10 s: the devices' counters, which tell nobody",
 	"cmd/sparkrun/cluster/supervised.go":   "systemd's watchdog, of an agent that has one",
 	"cmd/sparkrun/follow/follow.go":        "1 s, in a command",
+	"cmd/sparkrun/follow/watch.go":         "1 s, in a command that draws what is used now",
 	"launcher/bootstrap/dial.go":           "in a command: is a machine there yet",
 	"launcher/filesync/relay/take.go":      "while a file comes from a source: silence tells nobody",
 	"launcher/logs/read.go":                "while output is followed: files tell nobody",
