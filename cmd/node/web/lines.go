@@ -88,7 +88,7 @@ func (r *reader) take(c wire.LogChunk) error {
 		return nil
 	}
 	of := launcher.Cursor{Rank: c.Rank, Stream: c.Stream}
-	data := append(r.rest[of], c.Data...)
+	data := slices.Concat(r.rest[of], c.Data)
 	for {
 		line, rest, whole := strings.Cut(string(data), "\n")
 		if !whole && len(line) <= lineMost {
@@ -116,7 +116,7 @@ func (r *reader) line(of launcher.Cursor, line string) {
 	line = plain.Strip(plain.Cut(strings.ToValidUTF8(line, "?"), lineMost))
 	text := template.HTMLEscapeString(line)
 	if r.words != "" {
-		found := false
+		var found bool
 		if text, found = marked(line, r.words); !found {
 			return
 		}
@@ -220,7 +220,7 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 		cancel()
 		read.end(false)
 		if !finished {
-			<-ended
+			_ = <-ended // nobody is there to be told
 		}
 	}()
 	if to.send("hello", "", w.cfg.Version) != nil {
