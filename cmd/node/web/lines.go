@@ -220,7 +220,7 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 		cancel()
 		read.end(false)
 		if !finished {
-			_ = <-ended // nobody is there to be told
+			<-ended //nolint:errcheck // nobody is there to be told
 		}
 	}()
 	if to.send("hello", "", w.cfg.Version) != nil {
