@@ -253,8 +253,7 @@ func (s *site) open(v *Visitors, addr string) {
 		As: s.client})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	v.cfg.Port = 0 // the test's server listens
-	running.Go(func() { s.Run(ctx) })
+	running.Go(func() { s.seen.run(ctx) }) // the test's server listens
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		s.t.Fatal(err)
@@ -266,15 +265,15 @@ func (s *site) open(v *Visitors, addr string) {
 		s.srv.CloseClientConnections()
 		s.srv.Close()
 		running.Wait()
+		s.end()
+		s.tasks.Wait()
 	}
 }
 
 // link makes one for a user.
 func (s *site) link(c wire.Caller) string {
 	s.t.Helper()
-	s.Visitors.cfg.Port = 7943
 	res, err := s.invite(s.t.Context(), c, wire.Empty{})
-	s.Visitors.cfg.Port = 0
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -210,16 +210,18 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(to.ctx)
 	read := newReader(q.Get("q"))
 	ended := make(chan error, 1)
-	var asked sync.WaitGroup
-	asked.Go(func() {
+	go func() {
 		err := wire.Logs.Call(ctx, w.cfg.As(visiting(r).Of), req, read.take)
 		read.end(err == nil)
 		ended <- err
-	})
+	}()
+	finished := false
 	defer func() {
 		cancel()
 		read.end(false)
-		asked.Wait()
+		if !finished {
+			<-ended //nolint:errcheck // nobody is there to be told
+		}
 	}()
 	if to.send("hello", "", w.cfg.Version) != nil {
 		return
@@ -227,7 +229,6 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	still := time.Now()
 	for {
 		var over error
-		finished := false
 		select {
 		case over = <-ended:
 			finished = true

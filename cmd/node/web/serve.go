@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"embed"
 	"html/template"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -113,9 +114,9 @@ func (w *Web) enterBy(rw http.ResponseWriter, r *http.Request, token string) {
 		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
 	// A redirect would not have the cookie where a page of another site led here.
 	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = rw.Write([]byte(strings.ReplaceAll(`<!doctype html><meta charset="utf-8"><title>sparkrun</title>
+	_, _ = io.WriteString(rw, strings.ReplaceAll(`<!doctype html><meta charset="utf-8"><title>sparkrun</title>
 <link rel="icon" href="FOLDERicon.svg"><meta http-equiv="refresh" content="0;url=FOLDER"><a href="FOLDER">sparkrun</a>
-`, "FOLDER", v.folder())))
+`, "FOLDER", v.folder())) // the browser may be gone
 }
 
 // means tells whether a form was this session's own, made for what it is sent to.
