@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"debug/elf"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,38 +15,6 @@ var smallJobs = flag.Int("jobs", 10, "how many jobs TestAgentsStaySmall runs")
 // What an agent may hold, in MB of resident memory: idle, also after 1,000 jobs, and while ranks write 50 MB/s that
 // somebody does not read.
 const mostMB = 64
-
-// The linker drops methods that nothing calls, unless something linked in looks
-// methods up by a name it is given, as text/template does: then it keeps them all,
-// and an agent has 4 MB more of its program in memory.
-func TestUnusedMethodsAreDropped(t *testing.T) {
-	f, err := elf.Open(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	symbols, err := f.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	has := func(name string) bool {
-		return slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == name })
-	}
-	if !has("main.main") {
-		t.Fatal("the program has no symbols to look at")
-	}
-	// One that nothing here calls.
-	if has("reflect.(*Value).MethodByName") {
-		t.Error("the program has methods that nothing calls: see Install in cmd/sparkrun/help/usage.go")
-	}
-	var loaded uint64
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_LOAD {
-			loaded += p.Filesz
-		}
-	}
-	t.Logf("%.1f MB are loaded of the program", float64(loaded)/1e6)
-}
 
 // footprint is what an agent holds of its host.
 type footprint struct {
