@@ -84,14 +84,15 @@ func TestHalfCopiedRecordIsNone(t *testing.T) {
 // onMount is a cluster of one whose raft folder is a file system of its own.
 func onMount(t *testing.T) *host {
 	t.Helper()
-	h := newCluster(t, 1).hosts[0]
+	c := newCluster(t, 1)
+	h := c.hosts[0]
 	h.crash()
 	dir, was := h.state("raft"), filepath.Join(t.TempDir(), "was")
 	must(t, os.Rename(dir, was))
 	must(t, os.Mkdir(dir, 0o700))
 	must(t, unix.Mount("none", dir, "tmpfs", 0, "mode=755"))
 	t.Cleanup(func() {
-		h.halt()
+		c.end()
 		must(t, unix.Unmount(dir, unix.MNT_DETACH))
 	})
 	copyAll(t, dir, was)

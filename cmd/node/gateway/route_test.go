@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
@@ -126,14 +125,11 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("the engine had a whole request of %d bytes", n)
 		}
 	}, "org/Qwen3-8B")
-	w := newWorld(t, viewOf(b, at("f", "127.0.0.1:1", "broken")))
-	v := w.view.Load()
-	v.Backends[1].Ready, v.Backends[1].State, v.Backends[1].Text = false, "failed", "out of memory"
+	f := at("f", "127.0.0.1:1", "broken")
+	f.Ready, f.State, f.Text = false, "failed", "out of memory"
+	v := viewOf(b, f)
 	v.Gateway.Aliases = map[string]string{"gone": "org/gone"}
-	w.view.Store(v)
-	for w.g.index.Load().Gateway.Aliases == nil {
-		time.Sleep(time.Millisecond)
-	}
+	w := newWorld(t, v)
 	for _, tt := range []struct {
 		name, method, path, body string
 		status                   int
