@@ -3,6 +3,7 @@ package notify
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -112,6 +113,7 @@ func (m memory) decide(now time.Time, sights []sight, n rendezvous.Notify) (tell
 			tell.Notices = append(tell.Notices, s.notice)
 		}
 	}
+	maps.DeleteFunc(m, func(key string, _ pending) bool { return !seen[key] })
 	for key := range n.Told { // machines that were removed; of services the record forgets by itself
 		if strings.HasPrefix(key, nodePrefix) && !seen[key] {
 			tell.Told[key] = rendezvous.NotifyTold{}

@@ -73,6 +73,8 @@ func TestFindingsAreTold(t *testing.T) {
 		for i, step := range []struct{ got, want string }{
 			{finds(bad, 45*time.Second), ""},
 			{finds(nil, 10*time.Minute), ""},
+			{finds(bad, 45*time.Second), ""}, // two moments are no minute
+			{finds(nil, 10*time.Minute), ""},
 			{finds(bad, 30*time.Minute), "doctor-error"},
 			{finds(nil, 10*time.Minute), ""},
 			{finds(bad, 30*time.Minute), ""},
