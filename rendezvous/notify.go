@@ -45,7 +45,7 @@ type Notify struct {
 	Queue []Notice `json:"queue,omitempty"`
 	// Last numbers the notices.
 	Last uint64 `json:"last,omitempty"`
-	// LeftOut counts the notices that found the queue full.
+	// LeftOut counts the notices that a target never gets, as too many wait for it.
 	LeftOut int `json:"left_out,omitempty"`
 }
 
@@ -116,7 +116,7 @@ type NotifyDone struct {
 const (
 	MaxNotifyTargets = 20
 	MaxNotifyBox     = 4 << 10 // bytes
-	MaxNotices       = 100     // in the queue
+	MaxNotices       = 100     // that wait for one target
 	MaxNoticeText    = 1000    // bytes of a cause
 	maxNotifyTold    = 2000    // things of which something was said
 )
@@ -169,6 +169,16 @@ func (c NotifyChange) DoneIn(n Notify) bool {
 // waits tells whether a target has yet to get a notice.
 func (n Notify) waits(id uint64, target string) bool {
 	return slices.ContainsFunc(n.Queue, func(q Notice) bool { return q.ID == id && slices.Contains(q.To, target) })
+}
+
+// Waiting counts the notices that a target has yet to get.
+func (n Notify) Waiting(target string) (waiting int) {
+	for _, q := range n.Queue {
+		if slices.Contains(q.To, target) {
+			waiting++
+		}
+	}
+	return waiting
 }
 
 // Next is the oldest notice that a target has yet to get.
@@ -282,19 +292,19 @@ func (n Notify) without(target string, id uint64) Notify {
 	return n
 }
 
-// queued adds a notice for all targets that want it. Of too many the first ones stay: they have the cause.
+// queued adds a notice for those targets that want it. Of too many for one the first stay: they have the cause.
 func (n Notify) queued(q Notice) Notify {
 	q.To = nil
 	for _, name := range slices.Sorted(maps.Keys(n.Targets)) {
-		if slices.Contains(n.Targets[name].On, q.Event) {
+		switch {
+		case !slices.Contains(n.Targets[name].On, q.Event):
+		case n.Waiting(name) >= MaxNotices:
+			n.LeftOut++
+		default:
 			q.To = append(q.To, name)
 		}
 	}
-	switch {
-	case len(q.To) == 0:
-	case len(n.Queue) >= MaxNotices:
-		n.LeftOut++
-	default:
+	if len(q.To) > 0 {
 		n.Last++
 		q.ID = n.Last
 		n.Queue = append(slices.Clone(n.Queue), q)
@@ -341,13 +351,12 @@ func (s *state) notifyParts(from launcher.Epoch, node launcher.NodeID) []Reunite
 	if len(s.Notify.Targets) == 0 {
 		return nil
 	}
-	n := Notify{Targets: s.Notify.Targets, Since: s.Notify.Since}
-	for _, q := range s.Notify.Queue {
-		if q.Job != "" && q.State == "" {
-			n.Queue = append(n.Queue, q)
-		}
+	parts := []Reunited{{From: from, Node: node, Notify: &Notify{Targets: s.Notify.Targets, Since: s.Notify.Since}}}
+	ends := slices.DeleteFunc(slices.Clone(s.Notify.Queue), func(q Notice) bool { return q.Job == "" || q.State != "" })
+	for some := range slices.Chunk(ends, 50) {
+		parts = append(parts, Reunited{From: from, Node: node, Notify: &Notify{Queue: some}})
 	}
-	return []Reunited{{From: from, Node: node, Notify: &n}}
+	return parts
 }
 
 // reuniteNotify adds the other side's targets; one that this side has removed meanwhile comes back, as an alias does.

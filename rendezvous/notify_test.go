@@ -99,6 +99,10 @@ func TestNoticesAreQueued(t *testing.T) {
 	if got, _ := l.Notify(); len(got.Queue) != MaxNotices || got.LeftOut != 3 || got.Queue[0].Host != "spark0" {
 		t.Errorf("%d in the queue, %d left out", len(got.Queue), got.LeftOut)
 	}
+	l.must(t, targetOf("b", EventNodeLost), tellOf(EventNodeLost, "another", "lost")) // who is reached is told
+	if got, _ := l.Notify(); got.Waiting("a") != MaxNotices || got.Waiting("b") != 1 {
+		t.Errorf("%d wait for a, %d for b", got.Waiting("a"), got.Waiting("b"))
+	}
 }
 
 // A snapshot has all of it; a restored backup has no notice, as it may have been told since.

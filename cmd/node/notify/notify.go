@@ -200,12 +200,8 @@ func (l *Leader) show(context.Context, wire.Caller, wire.Empty) (wire.NotifyResp
 	defer l.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(now.Targets)) {
 		t := now.Targets[name]
-		out := wire.NotifyTarget{Name: name, Kind: t.Kind, To: t.Shown, On: t.On, Created: t.Created, By: t.By}
-		for _, q := range now.Queue {
-			if slices.Contains(q.To, name) {
-				out.Waiting++
-			}
-		}
+		out := wire.NotifyTarget{Name: name, Kind: t.Kind, To: t.Shown, On: t.On, Created: t.Created, By: t.By,
+			Waiting: now.Waiting(name)}
 		sent := t.Sent
 		if now, is := l.trouble[name]; is {
 			sent = now
