@@ -118,7 +118,6 @@ const (
 	MaxNotifyBox     = 4 << 10 // bytes
 	MaxNotices       = 100     // that wait for one target
 	MaxNoticeText    = 1000    // bytes of a cause
-	maxNotifyTold    = 2000    // things of which something was said
 )
 
 // Errors of changes.
@@ -251,12 +250,13 @@ func (s *state) changeNotify(at time.Time, c NotifyChange) error {
 		n.Targets = cloned(n.Targets)
 		delete(n.Targets, c.Remove)
 		n = n.without(c.Remove, 0)
+	case c.Tell != nil && c.DoneIn(n): // an entry whose fate was not known is committed again
 	case c.Tell != nil:
 		n.Told = cloned(n.Told)
 		for key, told := range c.Tell.Told {
 			if told.State == "" {
 				delete(n.Told, key)
-			} else if _, has := n.Told[key]; has || len(n.Told) < maxNotifyTold {
+			} else {
 				n.Told[key] = told
 			}
 		}
@@ -264,8 +264,8 @@ func (s *state) changeNotify(at time.Time, c NotifyChange) error {
 			n = n.queued(q)
 		}
 	case c.Done != nil:
-		t, has := n.Targets[c.Done.Target]
-		if !has {
+		t := n.Targets[c.Done.Target]
+		if !n.waits(c.Done.Notice, c.Done.Target) { // it was removed, and may be there anew
 			return ErrNoNotify
 		}
 		t.Sent = NotifySent{At: at, Error: c.Done.Error}

@@ -70,6 +70,8 @@ func TestNoticesAreQueued(t *testing.T) {
 			atT0(NotifyChange{Remove: "a"})}, want: "1 job-failed jjjj>b"},
 		"all are removed": {entries: []Entry{targetOf("a", EventNodeLost), tellOf(EventNodeLost, "spark2", "lost"),
 			atT0(NotifyChange{Remove: "a"})}},
+		"told again": {entries: []Entry{targetOf("a", EventNodeLost), tellOf(EventNodeLost, "spark2", "lost"),
+			tellOf(EventNodeLost, "spark2", "lost")}, want: "1 node-lost spark2>a", told: "lost"},
 		"a machine": {entries: []Entry{targetOf("a", EventNodeLost), tellOf(EventNodeLost, "spark2", "lost"),
 			tellOf(EventNodeBack, "spark2", "back")}, want: "1 node-lost spark2>a", told: "back"},
 	} {
@@ -90,6 +92,9 @@ func TestNoticesAreQueued(t *testing.T) {
 	}
 	l := founded(t)
 	l.must(t, targetOf("a", EventNodeLost))
+	if err := l.apply(doneOf(1, "a", "what one of its name did not get")); err != ErrNoNotify {
+		t.Errorf("a notice that it does not wait for: %v", err)
+	}
 	if err := l.apply(targetOf("a", EventNodeLost)); err != ErrNotifyExists {
 		t.Errorf("a second one of its name: %v", err)
 	}
