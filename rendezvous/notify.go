@@ -292,12 +292,14 @@ func (n Notify) without(target string, id uint64) Notify {
 	return n
 }
 
-// queued adds a notice for those targets that want it. Of too many for one the first stay: they have the cause.
+// queued adds a notice for those targets that want it, of those in To if that has some. Of too many for one the first
+// stay: they have the cause.
 func (n Notify) queued(q Notice) Notify {
+	of := q.To
 	q.To = nil
 	for _, name := range slices.Sorted(maps.Keys(n.Targets)) {
 		switch {
-		case !slices.Contains(n.Targets[name].On, q.Event):
+		case !slices.Contains(n.Targets[name].On, q.Event), len(of) > 0 && !slices.Contains(of, name):
 		case n.Waiting(name) >= MaxNotices:
 			n.LeftOut++
 		default:
@@ -361,7 +363,7 @@ func (s *state) notifyParts(from launcher.Epoch, node launcher.NodeID) []Reunite
 
 // reuniteNotify adds the other side's targets; one that this side has removed meanwhile comes back, as an alias does.
 // Ends of jobs that only the other side knows are told by this one, as the other may have had no way out.
-func (s *state) reuniteNotify(u Notify) {
+func (s *state) reuniteNotify(u Notify, from launcher.Epoch) {
 	n := s.Notify
 	n.Targets = cloned(n.Targets)
 	if len(n.Targets) == 0 {
@@ -374,7 +376,8 @@ func (s *state) reuniteNotify(u Notify) {
 	}
 	for _, q := range u.Queue {
 		queued := slices.ContainsFunc(n.Queue, func(o Notice) bool { return o.Event == q.Event && o.Job == q.Job })
-		if s.Jobs[q.Job].Outcome == nil && !queued { // else this side has told of it, or will
+		// Else this side has told of it, or will.
+		if ours := s.Jobs[q.Job]; ours.Outcome == nil && ours.Touched.Compare(from) <= 0 && !queued {
 			n = n.queued(q)
 		}
 	}

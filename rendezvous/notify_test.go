@@ -173,9 +173,13 @@ func TestNotifyReunites(t *testing.T) {
 		both, ours, theirs []Entry
 		want               string
 	}{
-		"they saw it end":         {both: []Entry{job, a}, theirs: []Entry{endAs("jjjj", Failed)}, want: "1 job-failed jjjj>a"},
-		"and told it":             {both: []Entry{job, a}, theirs: []Entry{endAs("jjjj", Failed), doneOf(1, "a", "")}},
-		"both knew, we told it":   {both: []Entry{job, a, endAs("jjjj", Failed)}, ours: []Entry{doneOf(1, "a", "")}},
+		"they saw it end":       {both: []Entry{job, a}, theirs: []Entry{endAs("jjjj", Failed)}, want: "1 job-failed jjjj>a"},
+		"and told it":           {both: []Entry{job, a}, theirs: []Entry{endAs("jjjj", Failed), doneOf(1, "a", "")}},
+		"both knew, we told it": {both: []Entry{job, a, endAs("jjjj", Failed)}, ours: []Entry{doneOf(1, "a", "")}},
+		"and told one": {both: []Entry{job, a, targetOf("b", EventJobFailed)}, want: "1 job-failed jjjj>b",
+			theirs: []Entry{endAs("jjjj", Failed), doneOf(1, "a", "")}},
+		"we go on with it": {both: []Entry{job, a}, ours: []Entry{planOf(plannedJob("jjjj", 2, t0))},
+			theirs: []Entry{endAs("jjjj", Failed)}},
 		"they lost a machine":     {both: []Entry{a}, theirs: []Entry{tellOf(EventNodeLost, "spark1", "lost")}},
 		"they have a target":      {both: []Entry{job}, theirs: []Entry{a, endAs("jjjj", Failed)}, want: "1 job-failed jjjj>a"},
 		"we have removed the one": {both: []Entry{job, a}, ours: []Entry{atT0(NotifyChange{Remove: "a"})}},

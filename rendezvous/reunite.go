@@ -111,7 +111,7 @@ func (s *state) reunite(index uint64, u Reunited) error {
 		s.reuniteGateway(u)
 	}
 	if u.Notify != nil {
-		s.reuniteNotify(*u.Notify)
+		s.reuniteNotify(*u.Notify, u.From)
 	}
 	if u.Job != nil {
 		s.reuniteJob(*u.Job, u.From)
