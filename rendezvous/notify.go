@@ -319,19 +319,14 @@ func (s *state) noticeEnd(j Job) {
 	if len(s.Notify.Targets) == 0 {
 		return
 	}
-	event, key := EventJobEnded, NotifyService(j.Spec.ID)
+	event := EventJobEnded
 	switch bad := j.Outcome.End == Failed || j.Outcome.End == Rejected; {
 	case bad && j.Spec.Service != nil:
 		event = EventServiceDown
 	case bad:
 		event = EventJobFailed
 	}
-	n := s.Notify.queued(Notice{Event: event, At: j.Outcome.At, Job: j.Spec.ID})
-	if _, has := n.Told[key]; has {
-		n.Told = maps.Clone(n.Told)
-		delete(n.Told, key)
-	}
-	s.Notify = n
+	s.Notify = s.Notify.queued(Notice{Event: event, At: j.Outcome.At, Job: j.Spec.ID})
 }
 
 // Notify gives who is told of what, and a channel that the next change of it closes; no other entry of the record does.

@@ -114,15 +114,13 @@ func (m memory) decide(now time.Time, sights []sight, n rendezvous.Notify) (tell
 		}
 	}
 	maps.DeleteFunc(m, func(key string, _ pending) bool { return !seen[key] })
-	for key := range n.Told { // machines that were removed; of services the record forgets by itself
-		if strings.HasPrefix(key, nodePrefix) && !seen[key] {
+	for key := range n.Told { // machines that were removed, services that have ended
+		if !isFinding(key) && !seen[key] {
 			tell.Told[key] = rendezvous.NotifyTold{}
 		}
 	}
 	return tell, next
 }
-
-var nodePrefix = rendezvous.NotifyNode("")
 
 func isFinding(key string) bool { return strings.HasPrefix(key, "finding/") }
 

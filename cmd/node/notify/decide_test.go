@@ -162,5 +162,10 @@ func TestServicesAreTold(t *testing.T) {
 		if got := c.events(); got != "" {
 			t.Errorf("under the next leader: %q", got)
 		}
+		c.now(func() { c.jobs = nil })
+		time.Sleep(time.Minute)
+		if now, _ := c.record.Notify(); len(now.Told) > 0 {
+			t.Errorf("kept of a service that has ended: %v", now.Told)
+		}
 	})
 }

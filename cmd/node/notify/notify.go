@@ -143,10 +143,7 @@ type view struct {
 func (l *Leader) look(v *view, n rendezvous.Notify, now time.Time) (tell rendezvous.NotifyTell, next time.Time,
 	changed <-chan struct{}) {
 	st, changed := l.Status()
-	sights := nodeSights(st)
-	if backends, _ := l.Backends(); len(backends) > 0 {
-		sights = append(sights, serviceSights(l.Jobs(), n.Told)...)
-	}
+	sights := append(nodeSights(st), serviceSights(l.Jobs(), n.Told)...)
 	again := time.Time{}
 	if wanted(n, rendezvous.EventDoctorError) {
 		if age := now.Sub(v.looked); v.looked.IsZero() || age >= lookMost || v.stale && age >= lookLeast {
