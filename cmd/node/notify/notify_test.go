@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -369,15 +370,37 @@ func TestChanges(t *testing.T) {
 
 // What a server or a command says is shown, unless it repeats what is sealed.
 func TestSaysNothingSealed(t *testing.T) {
-	e := endpoint{URL: "https://ada:passw0rd@a.example/services/T0000/s3cret?key=q1w2", Headers: []string{"Authorization: Bearer t0ken"}}
-	for line, want := range map[string]string{"no_text": "no_text", "Cannot POST /services/T0000/s3cret": "", "key=q1w2 is bad": "",
-		"who is t0ken": "", "\x1b[2J": "?[2J"} {
+	e := endpoint{URL: "https://ada:passw0rd@a.example/services/T0000/s3%20cret?key=q1w2&to=me",
+		Headers: []string{"Authorization: token=t0ken"}}
+	for line, want := range map[string]string{"no_text": "no_text", "Cannot POST /services/T0000/s3cret": "", "q1w2 is bad": "",
+		"who is t0ken": "", "ada is not passw0rd": "", "no s3%20cret": "", "no cret": "", "no Authorization": "no Authorization",
+		"\x1b[2J": "?[2J"} {
 		if got := e.said(line); got != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	}
-	if got := (endpoint{Command: []string{"mail", "--password=x"}}).said("mail: --password=x: no"); got != "" {
+	if got := (endpoint{Command: []string{"mail", "--password=xyzt"}}).said("mail: is not xyzt"); got != "" {
 		t.Error(got)
+	}
+}
+
+// A server that does not speak HTTP may say what it was asked.
+func TestShowsNoEcho(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			_, _ = io.CopyN(conn, conn, 64)
+			conn.Close()
+		}
+	}()
+	l := &Leader{client: newClient()}
+	err = l.send(t.Context(), endpoint{URL: "http://" + listener.Addr().String() + "/s3cret"}, Message{})
+	if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "malformed HTTP") {
+		t.Error(err)
 	}
 }
 
@@ -405,6 +428,15 @@ func TestCommand(t *testing.T) {
 	err = l.send(t.Context(), endpoint{Command: []string{"/no/such"}}, Message{})
 	if f := new(failed); !errors.As(err, &f) || !f.final || !strings.Contains(err.Error(), "every machine that may lead") {
 		t.Error(err)
+	}
+	f, err := os.OpenFile(out, os.O_RDWR, 0)
+	if err != nil || f.Chmod(0o755) != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	err = l.send(t.Context(), endpoint{Command: []string{out}}, Message{}) // text file busy: it is being written
+	if f := new(failed); !errors.As(err, &f) || f.final {
+		t.Errorf("what can be run later: %v", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("time is over"))
 	defer cancel()

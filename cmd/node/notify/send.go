@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -68,13 +69,22 @@ func (e endpoint) shown() string {
 // the path that they do not know.
 func (e endpoint) said(line string) string {
 	sealed := slices.Clone(e.Command[min(len(e.Command), 1):])
-	if u, err := url.Parse(e.URL); err == nil {
-		sealed = append(sealed, u.RawQuery, u.User.String())
-		sealed = append(sealed, strings.Split(u.Path, "/")...)
+	for _, arg := range sealed {
+		_, value, _ := strings.Cut(arg, "=")
+		sealed = append(sealed, value)
+	}
+	pieces := func(text string) {
+		sealed = append(sealed, strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" /?&=:", r) })...)
 	}
 	for _, h := range e.Headers {
 		_, value, _ := strings.Cut(h, ":")
-		sealed = append(sealed, strings.Fields(value)...)
+		pieces(value)
+	}
+	if u, err := url.Parse(e.URL); err == nil {
+		text, _ := url.QueryUnescape(u.RequestURI())
+		pieces(text + " " + u.RequestURI() + " " + u.User.String())
+		password, _ := u.User.Password()
+		sealed = append(sealed, password)
 	}
 	for _, s := range sealed {
 		if len(s) >= 4 && strings.Contains(line, s) {
@@ -189,7 +199,8 @@ func (l *Leader) send(ctx context.Context, e endpoint, m Message) error {
 		if u := new(url.Error); errors.As(err, &u) {
 			err = u.Err // without the URL
 		}
-		return &failed{err: fmt.Errorf("%s: %w", e.shown(), err)}
+		what, _, _ := strings.Cut(err.Error(), ` "`) // what net/http quotes, the other side has said: it may be the path
+		return &failed{err: fmt.Errorf("%s: %s", e.shown(), what)}
 	}
 	defer res.Body.Close()
 	answer, _ := io.ReadAll(io.LimitReader(res.Body, maxOutput))
@@ -244,7 +255,7 @@ func runCommand(ctx context.Context, e endpoint, env []string, input []byte) err
 		return nil
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
-	case cmd.Process == nil:
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, exec.ErrNotFound):
 		return &failed{err: fmt.Errorf("%w: it has to be on every machine that may lead", err), final: true}
 	}
 	err = fmt.Errorf("%s: %w", filepath.Base(argv[0]), err)
