@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -15,6 +16,7 @@ var tries = [...]time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minut
 // deliver brings one target its notices, one after the other, oldest first.
 func (l *Leader) deliver(ctx context.Context, name string) error {
 	for ctx.Err() == nil {
+		l.troubled(name, "") // what was of one that is done with, or removed
 		now, changed := l.Record.Notify()
 		t, has := now.Targets[name]
 		q, waits := now.Next(name)
@@ -40,7 +42,6 @@ func (l *Leader) deliver(ctx context.Context, name string) error {
 			}
 			err = l.Recorder.Notify(ctx, done)
 		}
-		l.troubled(name, "")
 	}
 	return ctx.Err()
 }
@@ -80,7 +81,7 @@ func (l *Leader) stays(ctx context.Context, t rendezvous.NotifyTarget, d time.Du
 	defer due.Stop()
 	for {
 		now, changed := l.Record.Notify()
-		if is, has := now.Targets[t.Name]; !has || !is.Created.Equal(t.Created) {
+		if is, has := now.Targets[t.Name]; !has || !bytes.Equal(is.Box, t.Box) { // no two boxes are alike
 			return false
 		}
 		select {

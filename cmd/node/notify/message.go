@@ -38,11 +38,9 @@ const maxText = 1500
 // message is a notice for people. Of a job that has ended it is the record that knows how.
 func (l *Leader) message(n rendezvous.Notice) Message {
 	cluster, _, _ := l.Record.Cluster()
-	m := Message{ID: fmt.Sprintf("%.8s-%d", cluster, n.ID), Event: n.Event, Cluster: cluster, JobID: n.Job, Host: n.Host,
-		State: n.State, Cause: n.Cause, Time: n.At.UTC()}
-	if n.ID == 0 {
-		m.ID = fmt.Sprintf("%.8s-test-%d", cluster, n.At.UnixNano())
-	}
+	// The number alone comes again: a restored record counts from an earlier one, and tests have none.
+	m := Message{ID: fmt.Sprintf("%.8s-%d-%d", cluster, n.At.UnixNano(), n.ID), Event: n.Event, Cluster: cluster,
+		JobID: n.Job, Host: n.Host, State: n.State, Cause: n.Cause, Time: n.At.UTC()}
 	what, ended := "job "+string(n.Job), false
 	if job, known := l.Record.Job(n.Job); known {
 		m.Name, m.User = job.Spec.Name, job.Spec.User

@@ -211,7 +211,7 @@ func TestToldOnce(t *testing.T) {
 		got := c.got[0]
 		text := "sparkrun: job train (jjjj, ada) has failed: rank 3 on spark2: exit 1 (its last line: boom ‹!channel› @\u200bhere)"
 		rank := 3
-		want := Message{ID: "c0ffee00-1", Event: "job-failed", Cluster: "c0ffee00-aaaa", JobID: "jjjj", Name: "train", User: "ada",
+		want := Message{ID: fmt.Sprintf("c0ffee00-%d-1", c.began.UnixNano()), Event: "job-failed", Cluster: "c0ffee00-aaaa", JobID: "jjjj", Name: "train", User: "ada",
 			Host: "spark2", Rank: &rank, State: "failed", Time: got.Time, Text: text, Content: text,
 			Cause: "rank 3 on spark2: exit 1 (its last line: boom <!channel> @here)"}
 		if d := cmp.Diff(want, got); d != "" {
@@ -364,6 +364,16 @@ func TestChanges(t *testing.T) {
 		}
 		if _, err := l.change(t.Context(), root, wire.NotifyChangeRequest{Remove: "nobody"}); !errors.Is(err, rendezvous.ErrNoNotify) {
 			t.Errorf("remove nobody: %v", err)
+		}
+		c.answers = []int{0}
+		c.ends("jjjj", failure)
+		synctest.Wait()
+		if _, err := l.change(t.Context(), root, wire.NotifyChangeRequest{Remove: "team"}); err != nil || c.add(l, hook) != nil {
+			t.Errorf("anew: %v", err)
+		}
+		synctest.Wait()
+		if res, _ := l.show(t.Context(), root, wire.Empty{}); res.Targets[0].Error != "" {
+			t.Errorf("it has the trouble of one of its name: %+v", res.Targets)
 		}
 	})
 }
