@@ -1,8 +1,8 @@
 // Package load puts a short load on this machine and says what it reached: its first GPU by torch or by the CUDA
 // driver, where python3 is, else the processors and their memory.
 //
-// It decides what the load is, and bounds it: in time, in memory (under 2 GiB), in priority. It runs in a process of its
-// own, Main, with the rights of whoever started that.
+// It decides what the load is, and bounds it: in time, in memory (under 2 GiB). It runs in a process of its own, Main,
+// with the rights of whoever started that, once its standard input has ended.
 //
 // It must not judge what was reached, nor look whether the machine is free.
 package load
@@ -12,6 +12,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -61,9 +62,7 @@ func Main(args []string) int {
 		fmt.Fprintf(os.Stderr, "%s: want seconds, at most %.0f\n", Command, Most.Seconds())
 		return 2
 	}
-	// Whatever else the machine does comes first, and if memory is short, this ends first (proc_pid_oom_score_adj(5)).
-	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10)
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0o600)
+	_, _ = io.Copy(io.Discard, os.Stdin) // until it ends, who started this makes it a guest
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, d+Setup)

@@ -3,6 +3,7 @@ package checkup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/user"
@@ -177,7 +178,12 @@ func TestLoadIsAGuest(t *testing.T) {
 		return pid, done
 	}
 
-	_, done := begin()
+	pid, done := begin()
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	adj, _ := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
+	if f := strings.Fields(string(stat)); len(f) < 19 || f[18] != "10" || string(adj) != "1000\n" {
+		t.Errorf("no guest: %s, %s", stat, adj)
+	}
 	first := m.shows(gb10(0.97, 2400))
 	if _, err := u.NodeLoad(t.Context(), me(t), ask); err == nil || !strings.Contains(err.Error(), "another load") {
 		t.Errorf("a second one: %v", err)
@@ -193,7 +199,7 @@ func TestLoadIsAGuest(t *testing.T) {
 		t.Errorf("%v: -want +got:\n%s", a.err, cmp.Diff(want, a.l))
 	}
 
-	pid, done := begin()
+	pid, done = begin()
 	m.runs(launcher.LedgerEntry{Key: launcher.Key{Job: "k3x"}, Phase: launcher.PhasePrepared})
 	if a := <-done; a.err == nil || !strings.Contains(a.err.Error(), "job k3x has come") {
 		t.Errorf("a job came: %+v", a)
