@@ -166,7 +166,7 @@ func serviceSight(j rendezvous.JobStatus, told string) sight {
 	case j.Moves, j.Stop != nil, j.State == rendezvous.StateAsleep:
 	case len(j.Away) > 0 && told == up:
 		is(down, rendezvous.EventServiceDown, holdLost, strings.Join(j.Away, ", ")+" does not answer")
-		s.notice.Host, s.since = j.Away[0], j.AwaySince[j.Away[0]]
+		s.notice.Host, s.notice.State, s.since = j.Away[0], "away", j.AwaySince[j.Away[0]]
 	case len(j.Away) > 0:
 	case word == string(launcher.ServiceReady):
 		is(up, rendezvous.EventServiceUp, 0, "")

@@ -150,7 +150,7 @@ func TestServicesAreTold(t *testing.T) {
 			{is(service(runs, "ready"), time.Hour), "service-up sparkrun: job ssss answers"},
 			{is(service(runs, "ready", func(j *rendezvous.JobStatus) {
 				j.Away, j.AwaySince = []string{"spark2"}, map[string]time.Time{"spark2": time.Now()}
-			}), 61*time.Second), "service-down sparkrun: job ssss is down (ready): spark2 does not answer"},
+			}), 61*time.Second), "service-down sparkrun: job ssss is down (away): spark2 does not answer"},
 		} {
 			if step.got != step.want {
 				t.Errorf("step %d: %q, want %q", i, step.got, step.want)
