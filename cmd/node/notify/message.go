@@ -44,12 +44,14 @@ func (l *Leader) message(n rendezvous.Notice) Message {
 	what, ended := "job "+string(n.Job), false
 	if job, known := l.Record.Job(n.Job); known {
 		m.Name, m.User = job.Spec.Name, job.Spec.User
-		if job.Spec.Service != nil {
-			what = "service "
-		} else {
-			what = "job "
+		name, who := string(m.JobID), m.User
+		if m.Name != "" {
+			name, who = m.Name, name+", "+who
 		}
-		what += fmt.Sprintf("%s (%s)", cmp.Or(m.Name, string(m.JobID)), strings.Join(notEmpty(nameless(m), m.User), ", "))
+		what = fmt.Sprintf("job %s (%s)", name, who)
+		if job.Spec.Service != nil {
+			what = fmt.Sprintf("service %s (%s)", name, who)
+		}
 		if o := job.Outcome; o != nil && n.State == "" {
 			ended = true
 			m.State, m.Cause = string(o.End), plain.Cut(plain.Line(outcomeText(*o)), rendezvous.MaxNoticeText)
@@ -62,23 +64,6 @@ func (l *Leader) message(n rendezvous.Notice) Message {
 	}
 	m.Text = "sparkrun: " + sentence(m, what, ended)
 	return m
-}
-
-// nameless is the id of a job that is called by its name.
-func nameless(m Message) string {
-	if m.Name == "" {
-		return ""
-	}
-	return string(m.JobID)
-}
-
-func notEmpty(words ...string) (out []string) {
-	for _, w := range words {
-		if w != "" {
-			out = append(out, w)
-		}
-	}
-	return out
 }
 
 func sentence(m Message, what string, ended bool) string {

@@ -174,12 +174,13 @@ func newClient() *http.Client {
 
 // send brings a message to an endpoint once.
 func (l *Leader) send(ctx context.Context, e endpoint, m Message) error {
-	body, err := json.Marshal(m.finished())
+	m = m.finished()
+	body, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
 	if len(e.Command) > 0 {
-		return runCommand(ctx, e, m.finished().environment(), body)
+		return runCommand(ctx, e, m.environment(), body)
 	}
 	header, err := e.headers()
 	if err != nil {

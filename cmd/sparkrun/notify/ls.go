@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,7 +69,7 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 func onText(on []rendezvous.NotifyEvent) string {
 	var without []string
 	for _, e := range rendezvous.NotifyEvents() {
-		if !strings.Contains(","+rendezvous.JoinEvents(on)+",", ","+string(e)+",") {
+		if !slices.Contains(on, e) {
 			without = append(without, string(e))
 		}
 	}
