@@ -23,10 +23,12 @@ import (
 func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest) (wire.ExamineResponse, error) {
 	res := wire.ExamineResponse{Received: time.Now()}
 	if r.Facts != nil {
+		gpus := make(chan []doctor.GPU, 1)
+		go func() { gpus <- u.gpus(ctx) }() // a second or three, which a slow docker leaves no time for
 		facts := u.cfg.Machine.Read(ctx, *r.Facts)
 		inv := u.cfg.Survey.Inventory.Load()
 		facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, inv)
-		facts.GPUs, facts.CacheKept = u.gpus(ctx), cacheKept()
+		facts.GPUs, facts.CacheKept = <-gpus, cacheKept()
 		res.Facts = &facts
 	}
 	if r.Orders != nil {
