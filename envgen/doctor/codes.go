@@ -136,8 +136,8 @@ var (
 		{codeCMA, "the kernel counts more free CMA memory than it has: it keeps pages for handing over to another kernel " +
 			"(KHO), in which RDMA cannot register buffers once other memory is short"},
 		{codeCacheKept, "the agent has no right to drop the page cache, as it does before a job with a GPU starts"},
-		{codeGPUClock, "a busy GPU runs at less than half of its highest clock: power or firmware holds it back, on a " +
-			"GB10 often until mains is pulled"},
+		{codeGPUClock, "a busy GPU runs at less than half of its highest clock, or under doctor --load at less than 0.8 of " +
+			"what sound ones of its kind do: power or firmware holds it back, on a GB10 often until mains is pulled"},
 		{codeGPUThrottle, "a GPU slows itself, as it is too hot or its power supply asks for it"},
 		{codeHeat, "a device is near the temperature at which it slows down or the machine goes off"},
 		{codeWentOff, "the machine went off without a shutdown: mains, heat, a reset or a frozen kernel"},
