@@ -120,7 +120,8 @@ func newAddCommandCmd(a *app.App) *cobra.Command {
 		Long: `The machine that leads runs the command as root for each event, one after the other, and
 ends it after 30 seconds. On its standard input it has the event as JSON (sparkrun notify
 add --help has the keys), and the same in SPARKRUN_EVENT, SPARKRUN_JOB_ID, SPARKRUN_TEXT
-and so on. If it exits otherwise than with 0 it is run again, five times in ten minutes.
+and so on. SPARKRUN_CAUSE and SPARKRUN_TEXT may have what a user's program printed: quote
+them. If it exits otherwise than with 0 it is run again: five tries in ten minutes.
 
 It has to be on every machine that may lead. Its arguments are kept sealed. For another
 user than root: -- runuser -u NAME -- CMD. It takes root.`,

@@ -60,7 +60,7 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 			strconv.Itoa(t.Waiting), last})
 	}
 	if res.LeftOut > 0 {
-		a.Say(app.Count(res.LeftOut, "event") + " were never told, as too many waited")
+		a.Say(app.Count(res.LeftOut, "event") + " did not reach all of them, as too many waited")
 	}
 	return a.Table(rows)
 }
