@@ -196,6 +196,7 @@ func runLoad(ctx context.Context, who login.User, r wire.LoadRequest) (got load.
 		makeGuest(cmd.Process.Pid)
 		begin.Close()
 		err = cmd.Wait()
+		_ = cmd.Cancel() // what it left behind
 	}
 	if err != nil {
 		if text := strings.TrimSpace(string(trouble)); text != "" {

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -155,7 +154,7 @@ func TestLoadIsAGuest(t *testing.T) {
 	t.Parallel()
 	m := &machine{now: usage.Machine{GPUs: []usage.GPU{gb10(0.02, 208)}}}
 	u, mark := m.checkup(), filepath.Join(t.TempDir(), "pid")
-	ask := wire.LoadRequest{For: load.Least, Node: "spark1", Path: python(t, "echo $$ >"+mark+".new; /bin/mv "+mark+".new "+mark+"; while [ -e "+mark+" ]; do /bin/sleep 0.05; done")}
+	ask := wire.LoadRequest{For: load.Least, Node: "spark1", Path: python(t, "/bin/sleep 60 >/dev/null 2>&1 & echo $! >"+mark+".left; echo $$ >"+mark+".new; /bin/mv "+mark+".new "+mark+"; while [ -e "+mark+" ]; do /bin/sleep 0.05; done")}
 	type answer struct {
 		l   doctor.Load
 		err error
@@ -199,16 +198,29 @@ func TestLoadIsAGuest(t *testing.T) {
 		t.Errorf("%v: -want +got:\n%s", a.err, cmp.Diff(want, a.l))
 	}
 
+	text, _ := os.ReadFile(mark + ".left")
+	if left, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || !ends(left) {
+		t.Errorf("%q goes on after the load", text)
+	}
+
 	pid, done = begin()
 	m.runs(launcher.LedgerEntry{Key: launcher.Key{Job: "k3x"}, Phase: launcher.PhasePrepared})
 	if a := <-done; a.err == nil || !strings.Contains(a.err.Error(), "job k3x has come") {
 		t.Errorf("a job came: %+v", a)
 	}
-	for end := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("python3 goes on")
+	if !ends(pid) {
+		t.Fatal("python3 goes on")
+	}
+}
+
+// ends waits until a process is gone, or a zombie that nobody reaps.
+func ends(pid int) bool {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(stat), ") Z") {
+			return true
 		}
 	}
+	return false
 }
 
 // A clock that was low, or a reason that held, only for a moment is nothing.
