@@ -5,8 +5,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -165,5 +167,64 @@ func TestSMIWithoutADriver(t *testing.T) {
 	s.Fresh(t.Context(), 10*time.Second) // comes back once it is known
 	if s.GPUs() != nil || s.Held() != nil {
 		t.Error("it tells of a GPU")
+	}
+}
+
+// The child that asks for processes dies: it is asked again, while the one that asks for GPUs goes on. What is read late,
+// two frames at once, is not added up.
+func TestSMIThatDies(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(`#!/bin/sh
+case $1 in
+*query-gpu*) while :; do echo "0, NVIDIA GB10, 0, 2405, 3003, 10.80, 52, [N/A], [N/A], 0x0000000000000000"; sleep 0.1; done ;;
+esac
+while [ -e `+dir+`/again ]; do
+	printf "GPU-1, 7, 100\nGPU-2, 7, 100\nGPU-1, 7, 100\nGPU-2, 7, 100\n"
+	sleep 1
+done
+: >`+dir+`/again
+echo "GPU-1, 6, 100"
+printf "GPU-1, 7, 1" # dies within a line
+`), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	told := false
+	if err := child(t.Context(), "", func(line string) { told = told || line == "GPU-1, 7, 1" }); err == nil || told {
+		t.Errorf("half a line is told: %v, and why it ended: %v", told, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "again")); err != nil {
+		t.Fatal(err)
+	}
+	s := running(t)
+	s.Want(time.Minute)
+	eventually(t, "process 7, by two GPUs, in the second of two frames", func() bool {
+		held := s.Held()
+		if n, half := held[7]; half && n != 200<<20 {
+			t.Errorf("%v", held)
+		}
+		told = told || len(s.GPUs()) > 0
+		return len(held) == 1 && held[7] == 200<<20
+	})
+	if !told {
+		t.Error("nothing was told of the GPU")
+	}
+}
+
+// A thread of the agent's that ends takes no child with it.
+func TestSMIOutlivesThreads(t *testing.T) {
+	standin(t)
+	s := running(t)
+	s.Want(time.Minute)
+	s.Fresh(t.Context(), 10*time.Second)
+	eventually(t, "two children", func() bool { return len(children(t)) == 2 })
+	var ended sync.WaitGroup
+	for range 200 {
+		ended.Go(runtime.LockOSThread) // the thread ends with its goroutine
+	}
+	ended.Wait()
+	time.Sleep(200 * time.Millisecond)
+	if n := len(children(t)); n != 2 {
+		t.Errorf("%d children are left", n)
 	}
 }

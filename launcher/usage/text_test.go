@@ -29,6 +29,7 @@ func TestParseGPU(t *testing.T) {
 			Throttle: []string{"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"}}},
 		{"0, X, [Not Supported], [Unknown Error], [N/A], [N/A], N/A, [Insufficient Permissions], [GPU requires reset], [N/A]",
 			GPU{Name: "X"}},
+		{"0, X, nan, inf, -Inf, NaN, Infinity, -1, 17592186044415, 0x0", GPU{Name: "X", Throttle: []string{}}},
 		{"0, X, 1, 2, 3, 4, 5, 6, 7", GPU{Name: "X", Busy: new(0.01), MHz: new(2.), MaxMHz: new(3.), Watts: new(4.),
 			Celsius: new(5.), Used: new(int64(6 << 20)), Total: new(int64(7 << 20))}},
 	} {
@@ -46,10 +47,11 @@ func TestParseGPU(t *testing.T) {
 }
 
 func TestParseApp(t *testing.T) {
-	if pid, bytes, ok := ParseApp("6330, 96073"); pid != 6330 || bytes != 96073<<20 || !ok {
-		t.Error(pid, bytes, ok)
+	if a, bytes, ok := ParseApp("GPU-5a, 6330, 96073"); a != (App{"GPU-5a", 6330}) || bytes != 96073<<20 || !ok {
+		t.Error(a, bytes, ok)
 	}
-	for _, line := range []string{"1, [N/A]", "No running processes found", "pid, used_gpu_memory [MiB]", ""} {
+	for _, line := range []string{"GPU-5a, 1, [N/A]", "No running processes found", "gpu_uuid, pid, used_gpu_memory [MiB]", "",
+		"GPU-5a, 1, -1", "GPU-5a, 1, 17592186044415"} {
 		if _, _, ok := ParseApp(line); ok {
 			t.Errorf("%q is a process", line)
 		}
