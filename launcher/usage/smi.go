@@ -34,6 +34,7 @@ type SMI struct {
 
 	seen   map[int]GPU
 	at     time.Time     // of the newest line of a GPU
+	own    bool          // the GPUs have memory of their own
 	held   map[int]int64 // by the newest frame, which is what the driver says at once
 	before map[int]int64 // by the one before
 	lines  map[App]bool  // of the newest frame, without the bytes
@@ -139,6 +140,17 @@ func (s *SMI) Held() map[int]int64 {
 		return maps.Clone(s.held)
 	}
 	return nil
+}
+
+// HeldHere is what each process holds of the machine's memory by the GPU: nothing where that has its own.
+func (s *SMI) HeldHere() (held map[int]int64, own bool) {
+	s.mu.Lock()
+	own = s.own
+	s.mu.Unlock()
+	if own {
+		return map[int]int64{}, true
+	}
+	return s.Held(), false
 }
 
 // Run has the children run while somebody wants it, until ctx ends.
@@ -279,7 +291,7 @@ func (s *SMI) gpu(line string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[g.Index], s.at = g, time.Now()
+	s.seen[g.Index], s.at, s.own = g, time.Now(), g.Total != nil
 	close(s.line)
 	s.line = make(chan struct{})
 	return true

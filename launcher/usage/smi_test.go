@@ -158,6 +158,10 @@ exec sleep 60
 		g := s.GPUs()
 		return len(g) == 1 && cmp.Equal(g[0].Throttle, []string{"sw_power_cap"})
 	})
+	s.app("GPU-1, 7, 100")
+	if here, own := s.HeldHere(); !own || len(here) > 0 || s.Held()[7] != 100<<20 {
+		t.Errorf("what a process holds of this GPU's own memory is the machine's: %v, %v", here, s.Held())
+	}
 }
 
 func TestSMIWithoutADriver(t *testing.T) {
