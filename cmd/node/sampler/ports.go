@@ -64,8 +64,12 @@ func add(sum **float64, more *float64, unit float64) {
 
 // isError goes by words, as firmware brings new counters: of the port (symbol_error, link_downed, port_rcv_errors,
 // port_xmit_discards), of RoCE (out_of_sequence, packet_seq_err, local_ack_timeout_err, rx_icrc_encapsulated,
-// roce_adp_retrans, rnr_nak_retry_err). What tells of congestion alone (np_cnp_sent, port_xmit_wait) is none.
+// roce_adp_retrans, rnr_nak_retry_err). What tells of congestion alone (np_cnp_sent, port_xmit_wait) is none, nor what
+// each end of a connection counts (req_cqe_flush_error, resp_cqe_flush_error).
 func isError(counter string) bool {
+	if strings.Contains(counter, "flush") {
+		return false
+	}
 	for _, word := range []string{"err", "link_downed", "discard", "out_of_sequence", "icrc", "retrans", "drops", "timeout"} {
 		if strings.Contains(counter, word) {
 			return true
