@@ -287,6 +287,7 @@ func TestRelay(t *testing.T) {
 		case "/metrics":
 			w.Header().Set("Content-Type", "application/openmetrics-text")
 			w.Header().Set("Content-Encoding", "gzip")
+			w.Header().Set("Set-Cookie", "session=engine")
 			w.Write([]byte("\x1f\x8b of the engine"))
 		default:
 			http.NotFound(w, r)
@@ -328,7 +329,8 @@ func TestRelay(t *testing.T) {
 			t.Errorf("the engine got %s", name)
 		}
 	}
-	if h := w.Header(); h.Get("Content-Encoding") != "gzip" || h.Get("Content-Type") != "application/openmetrics-text" {
+	if h := w.Header(); h.Get("Content-Encoding") != "gzip" || h.Get("Content-Type") != "application/openmetrics-text" ||
+		h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" {
 		t.Errorf("its headers became %v", h)
 	}
 }
