@@ -41,9 +41,9 @@ func ParseTicks(text string) (t Ticks, ok bool) {
 	return t, t.Cores > 0 && t.All > 0
 }
 
-// Since is how many cores were in use on the mean; nil: no time has passed.
+// Since is how many cores were in use on the mean; nil: no time has passed, or what was before is not known.
 func (t Ticks) Since(before Ticks) *float64 {
-	if t.All <= before.All || t.Used < before.Used {
+	if before.All == 0 || t.All <= before.All || t.Used < before.Used {
 		return nil
 	}
 	return new(float64(t.Used-before.Used) / float64(t.All-before.All) * float64(t.Cores))

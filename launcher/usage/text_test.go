@@ -70,7 +70,7 @@ func TestTicks(t *testing.T) {
 	if got := now.Since(before); got == nil || *got != 1.5 {
 		t.Error(got)
 	}
-	if before.Since(now) != nil || now.Since(now) != nil {
+	if before.Since(now) != nil || now.Since(now) != nil || now.Since(Ticks{}) != nil {
 		t.Error("no time has passed")
 	}
 	for _, text := range []string{"", "cpu 1 2 3\n", "cpu  1 2 3 x 5 6 7 8 9\ncpu0 1 1 1 1 1 1 1 1\n"} {
