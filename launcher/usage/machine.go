@@ -59,17 +59,6 @@ func load1(fs proc.FS) *float64 {
 	return told(first, 1)
 }
 
-// clock is the highest clock of a core, in MHz. sysfs has it in kHz.
-func clock(sys string) (highest *float64) {
-	files, _ := filepath.Glob(sys + "/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq") // the pattern is valid
-	for _, file := range files {
-		if v := number(file, 1e-3); v != nil && (highest == nil || *v > *highest) {
-			highest = v
-		}
-	}
-	return highest
-}
-
 // number is the one that a file holds; nil: it holds none.
 func number(file string, unit float64) *float64 {
 	text, ok := line(file)

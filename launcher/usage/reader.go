@@ -49,7 +49,7 @@ func (r *Reader) Read(ledger []launcher.LedgerEntry) Machine {
 	if text, ok := line(string(r.proc) + "/stat"); ok {
 		if t, ok := ParseTicks(text); ok {
 			now.ticks = t
-			m.CPU = &CPU{Cores: t.Cores, Used: t.Since(r.last.ticks), Load1: load1(r.proc), MHz: clock(r.sys)}
+			m.CPU = &CPU{Cores: t.Cores, Used: t.Since(r.last.ticks), Load1: load1(r.proc)}
 		}
 	}
 	if p, err := r.proc.MemoryPressure(); err == nil {

@@ -29,9 +29,8 @@ type Machine struct {
 // CPU is the processors of a machine.
 type CPU struct {
 	Cores int      `json:"cores"`
-	Used  *float64 `json:"used,omitempty"`      // cores in use, 0 to Cores
-	Load1 *float64 `json:"load1,omitempty"`     // proc_loadavg(5), over a minute
-	MHz   *float64 `json:"clock_mhz,omitempty"` // the highest clock of a core now
+	Used  *float64 `json:"used,omitempty"`  // cores in use, 0 to Cores
+	Load1 *float64 `json:"load1,omitempty"` // proc_loadavg(5), over a minute
 }
 
 // Memory is that of the machine, in bytes; on a GB10 the GPU's, too.
