@@ -25,10 +25,10 @@ type guard struct {
 	changed <-chan struct{}             // busy may have changed
 	end     func(s sample, text string) // returns once the memory is free again
 	logger  *slog.Logger
-	told    time.Time // when a warning was logged last
+	told    [ends + 1]time.Time // when a problem was logged last, by verdict
 }
 
-// tellAgain is the time between two warnings.
+// tellAgain is the time between two warnings of one kind.
 const tellAgain = 10 * time.Minute
 
 // guard watches memory until ctx ends.
@@ -41,7 +41,7 @@ func (a *Agent) guard(ctx context.Context) {
 	g.end = func(s sample, text string) {
 		var err error
 		last, err = a.endLargest(ctx, s, text, last)
-		g.tell(err)
+		g.tell(ends, err)
 	}
 	g.run(ctx)
 }
@@ -63,7 +63,7 @@ func (g *guard) run(ctx context.Context) {
 		}
 		s, err := g.read()
 		if err != nil {
-			g.tell(fmt.Errorf("the memory guard cannot see: %w", err))
+			g.tell(calm, fmt.Errorf("the memory guard cannot see: %w", err))
 			continue
 		}
 		switch v, text := g.judge(s); v {
@@ -71,14 +71,14 @@ func (g *guard) run(ctx context.Context) {
 			g.end(s, text)
 			g.past = nil // what was ended fell
 		case warns:
-			g.tell(fmt.Errorf("this machine has %s", text))
+			g.tell(warns, fmt.Errorf("this machine has %s", text))
 		}
 	}
 }
 
-func (g *guard) tell(problem error) {
-	if problem != nil && time.Since(g.told) >= tellAgain {
-		g.told = time.Now()
+func (g *guard) tell(of verdict, problem error) {
+	if problem != nil && time.Since(g.told[of]) >= tellAgain {
+		g.told[of] = time.Now()
 		g.logger.Warn("memory", "error", problem)
 	}
 }

@@ -125,7 +125,7 @@ func TestGuardWatches(t *testing.T) {
 }
 
 // While ranks run the guard looks each half second, also after a look that failed, but not while what it has ended
-// goes. It warns each ten minutes at most. Without ranks it does not look.
+// goes. It warns of one thing each ten minutes at most. Without ranks it does not look.
 func TestGuardLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -162,7 +162,7 @@ func TestGuardLooks(t *testing.T) {
 			}
 		}
 		step(5*time.Second+time.Millisecond, 10, 0)
-		if n := strings.Count(log.String(), "\n"); n != 1 {
+		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "no file") {
 			t.Errorf("%d lines in the log: %s", n, log.String())
 		}
 		left.Store(2 * gib)
