@@ -220,8 +220,8 @@ func (a *Agent) holdersNow(used int64) []holder {
 	return all
 }
 
-// victim is the one to end but for last: the largest, or with servicesFirst a service that came after it. nil: none holds
-// as much as the floor, and has used up the machine.
+// victim is the one to end but for last: the largest, or with servicesFirst a service that came after it. nil: none
+// holds as much as the floor, and has used up the machine.
 func victim(all []holder, last launcher.Key, floor int64, servicesFirst bool) *holder {
 	all = slices.DeleteFunc(slices.Clone(all), func(h holder) bool { return h.key == last })
 	if len(all) == 0 || all[0].bytes < floor {

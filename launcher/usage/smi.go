@@ -39,6 +39,7 @@ type SMI struct {
 	before map[int]int64 // by the one before
 	lines  map[App]bool  // of the newest frame, without the bytes
 	frame  time.Time     // when the newest frame began
+	lacks  int           // frames of GPUs since then
 	mute   time.Time     // when it last told of a process, and not what that holds
 }
 
@@ -134,7 +135,7 @@ func (s *SMI) Held() map[int]int64 {
 		return nil
 	case age < frameTakes && s.before != nil:
 		return maps.Clone(s.before) // the rest of the newest frame may be on its way
-	case now.Sub(s.at) < stale && age > 2*every && now.Sub(s.began) > 2*every:
+	case now.Sub(s.at) < stale && s.lacks > 2:
 		return map[int]int64{} // the driver answers, and of no process: then nvidia-smi writes no line
 	case age < heldFor:
 		return maps.Clone(s.held)
@@ -164,7 +165,8 @@ func (s *SMI) Run(ctx context.Context) error {
 		s.mu.Lock()
 		start := !s.lives
 		if start {
-			s.lives, s.began, s.seen = true, time.Now(), map[int]GPU{} // one may have fallen off its bus
+			s.lives, s.began, s.lacks = true, time.Now(), 0
+			s.seen = map[int]GPU{} // one may have fallen off its bus
 		}
 		ask := gpuFields + reasonFields[s.names]
 		s.mu.Unlock()
@@ -291,7 +293,11 @@ func (s *SMI) gpu(line string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[g.Index], s.at, s.own = g, time.Now(), g.Total != nil
+	now := time.Now()
+	if now.Sub(s.at) > every/2 {
+		s.lacks++
+	}
+	s.seen[g.Index], s.at, s.own = g, now, g.Total != nil
 	close(s.line)
 	s.line = make(chan struct{})
 	return true
@@ -302,6 +308,7 @@ func (s *SMI) app(line string) {
 	a, bytes, ok := ParseApp(line)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lacks = 0
 	if !ok {
 		s.mute = time.Now()
 		return

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -162,6 +163,36 @@ exec sleep 60
 	if here, own := s.HeldHere(); !own || len(here) > 0 || s.Held()[7] != 100<<20 {
 		t.Errorf("what a process holds of this GPU's own memory is the machine's: %v, %v", here, s.Held())
 	}
+}
+
+// A machine that stands still for a while, as where memory runs out, still knows who holds what: of no process is told
+// only where the GPUs are.
+func TestSMIOnAStalledMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := OpenSMI(nil)
+		gpu := func() { s.gpu("0, NVIDIA GB10, 0, 2405, 3003, 10.80, 52, [N/A], [N/A], 0x0000000000000000") }
+		holds := func(when string, want int64) {
+			t.Helper()
+			if held := s.Held(); held == nil || held[7] != want {
+				t.Errorf("%s: %v", when, held)
+			}
+		}
+		for range 3 {
+			gpu()
+			s.app("GPU-1, 7, 100")
+			time.Sleep(time.Second)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		holds("it stands still", 100<<20)
+		time.Sleep(time.Minute)
+		gpu()
+		holds("it goes on", 100<<20)
+		for range 2 {
+			time.Sleep(time.Second)
+			gpu()
+		}
+		holds("the process has let it go", 0)
+	})
 }
 
 func TestSMIWithoutADriver(t *testing.T) {
