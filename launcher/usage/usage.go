@@ -89,8 +89,6 @@ type Port struct {
 	RDMAOut  *float64 `json:"rdma_out_bps,omitempty"`
 	EtherIn  *float64 `json:"ether_in_bps,omitempty"`
 	EtherOut *float64 `json:"ether_out_bps,omitempty"`
-	// Errors are what its counters of errors have grown by since the reading before, by the kernel's names.
-	Errors map[string]uint64 `json:"errors,omitempty"`
 }
 
 // Rank is what the processes of one rank use.
