@@ -221,7 +221,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Node:    m.Node, Boot: boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), CompileDir: cfg.Paths.compiled(), Files: files, DropCache: jobs.DropCache,
 		Filter: cfg.PacketFilter, Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
-		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, GPUHeld: smi.Held,
+		MemoryFloor: *cfg.MemoryFloor, ServicesFirst: cfg.ServicesFirst, GPUHeld: smi.HeldHere,
 		Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse),
 		AskHead: jobs.AskHead(n.dial), Shim: cfg.Shim, Logger: cfg.Logger,
 	})

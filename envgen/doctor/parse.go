@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"os"
 	"slices"
 	"strconv"
@@ -122,9 +121,6 @@ func parseMemory(meminfo, buddyinfo string) (*Memory, error) {
 	m, err := proc.ParseMemory(meminfo)
 	if err != nil {
 		return nil, err
-	}
-	if m.Available == 0 {
-		return nil, errors.New("meminfo tells no MemAvailable")
 	}
 	out := &Memory{Total: uint64(m.Total), Free: uint64(m.Free), Available: uint64(m.Available), Cached: uint64(m.Cached),
 		Swap: uint64(m.Swap), SwapUsed: uint64(m.SwapUsed)}

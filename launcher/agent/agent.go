@@ -96,9 +96,9 @@ type Config struct {
 	MemoryFloor int64
 	// ServicesFirst has a service ended before a larger job that is none and was there first.
 	ServicesFirst bool
-	// GPUHeld is what each process holds by the GPU, in bytes by PID, as it was told last: it must not wait. nil, or a
-	// nil map: that is not known, or too old.
-	GPUHeld func() map[int]int64
+	// GPUHeld is what each process holds of the machine's memory by the GPU, in bytes by PID, as it was told last: it
+	// must not wait. nil, or a nil map: that is not known, or too old. Own: the GPU has memory of its own.
+	GPUHeld func() (held map[int]int64, own bool)
 	// DieWithUs ends the ranks when this process dies or closes the Agent: the standalone
 	// mode.
 	DieWithUs bool

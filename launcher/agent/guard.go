@@ -25,10 +25,10 @@ type guard struct {
 	changed <-chan struct{}             // busy may have changed
 	end     func(s sample, text string) // returns once the memory is free again
 	logger  *slog.Logger
-	told    time.Time // when a warning was logged last
+	told    [ends + 1]time.Time // when a problem was logged last, by verdict
 }
 
-// tellAgain is the time between two warnings.
+// tellAgain is the time between two warnings of one kind.
 const tellAgain = 10 * time.Minute
 
 // guard watches memory until ctx ends.
@@ -37,7 +37,12 @@ func (a *Agent) guard(ctx context.Context) {
 	defer a.unsubscribe(news)
 	g := &guard{headroom: headroom{floor: a.cfg.MemoryFloor}, read: readSample, busy: a.anyStarted, changed: news.more,
 		logger: a.cfg.Logger}
-	g.end = func(s sample, text string) { g.tell(a.endLargest(ctx, s, text)) }
+	var last launcher.Key
+	g.end = func(s sample, text string) {
+		var err error
+		last, err = a.endLargest(ctx, s, text, last)
+		g.tell(ends, err)
+	}
 	g.run(ctx)
 }
 
@@ -58,7 +63,7 @@ func (g *guard) run(ctx context.Context) {
 		}
 		s, err := g.read()
 		if err != nil {
-			g.tell(fmt.Errorf("the memory guard cannot see: %w", err))
+			g.tell(calm, fmt.Errorf("the memory guard cannot see: %w", err))
 			continue
 		}
 		switch v, text := g.judge(s); v {
@@ -66,14 +71,14 @@ func (g *guard) run(ctx context.Context) {
 			g.end(s, text)
 			g.past = nil // what was ended fell
 		case warns:
-			g.tell(fmt.Errorf("this machine has %s", text))
+			g.tell(warns, fmt.Errorf("this machine has %s", text))
 		}
 	}
 }
 
-func (g *guard) tell(problem error) {
-	if problem != nil && time.Since(g.told) >= tellAgain {
-		g.told = time.Now()
+func (g *guard) tell(of verdict, problem error) {
+	if problem != nil && time.Since(g.told[of]) >= tellAgain {
+		g.told[of] = time.Now()
 		g.logger.Warn("memory", "error", problem)
 	}
 }
@@ -86,33 +91,34 @@ func readSample() (sample, error) {
 	return sample{at: time.Now(), total: m.Total, available: m.Available, stalled: waited.Full, swapped: swapped}, err
 }
 
-// endLargest ends the attempt that has to go; text is headroom's. Its error says why nothing was ended.
-func (a *Agent) endLargest(ctx context.Context, s sample, text string) error {
+// endLargest ends the attempt that has to go, which it returns; text is headroom's. Last is what was ended the time
+// before: if it is still there, as what hangs in a driver is, another one has to. Its error says why nothing was ended.
+func (a *Agent) endLargest(ctx context.Context, s sample, text string, last launcher.Key) (launcher.Key, error) {
 	all := a.holdersNow(s.total - s.available)
-	v := victim(all, a.cfg.MemoryFloor, a.cfg.ServicesFirst)
+	v := victim(all, last, a.cfg.MemoryFloor, a.cfg.ServicesFirst)
 	if v == nil {
-		return fmt.Errorf("this machine has %s: no job here holds much of it", text)
+		return launcher.Key{}, fmt.Errorf("this machine has %s: no job here holds much of it", text)
 	}
 	cause := fmt.Sprintf("ended because its machine had %s; it held about %s%s. Give it less memory or more machines; "+
 		"on that machine sparkrun ps and sparkrun top show who holds what", text, v.size(), othersThan(v, all))
 	a.cfg.Logger.Error("end ranks to save the machine", "job", v.key.Job, "had", text, "held", launcher.Size(v.bytes))
+	ctx, cancel := context.WithTimeout(ctx, reapWait)
+	defer cancel()
 	client, err := a.reach(ctx, v.key)
 	if err == nil {
 		err = client.EndFor(ctx, cause)
 	}
 	if err != nil {
-		return fmt.Errorf("end ranks of job %s to save the machine: %w", v.key.Job, err)
+		return v.key, fmt.Errorf("end ranks of job %s to save the machine: %w", v.key.Job, err)
 	}
 	a.guarded.Add(1)
 	a.awaitEnd(ctx, v.key)
-	return nil
+	return v.key, nil
 }
 
 // awaitEnd gives an attempt that was ended time to release its memory, so that the next
 // check does not end another one.
 func (a *Agent) awaitEnd(ctx context.Context, k launcher.Key) {
-	ctx, cancel := context.WithTimeout(ctx, reapWait)
-	defer cancel()
 	news := a.subscribe(bell)
 	defer a.unsubscribe(news)
 	for {
@@ -199,7 +205,7 @@ func (a *Agent) holders(gpu map[int]int64, used int64) []holder {
 // holdersNow are the holders while memory runs out. What the driver told may be a minute old: it is not believed where
 // more of the used bytes is unseen than it tells of.
 func (a *Agent) holdersNow(used int64) []holder {
-	gpu := a.gpuHeld()
+	gpu, own := a.gpuHeld()
 	all := a.holders(gpu, used)
 	told, unseen := int64(0), used
 	for _, bytes := range gpu {
@@ -208,15 +214,16 @@ func (a *Agent) holdersNow(used int64) []holder {
 	for _, h := range all {
 		unseen -= h.bytes - h.gpu
 	}
-	if unseen-told > told {
+	if !own && unseen-told > told {
 		return a.holders(nil, used)
 	}
 	return all
 }
 
-// victim is the one to end: the largest, or with servicesFirst a service that came after it. nil: none holds as much as
-// the floor, and has used up the machine.
-func victim(all []holder, floor int64, servicesFirst bool) *holder {
+// victim is the one to end but for last: the largest, or with servicesFirst a service that came after it. nil: none
+// holds as much as the floor, and has used up the machine.
+func victim(all []holder, last launcher.Key, floor int64, servicesFirst bool) *holder {
+	all = slices.DeleteFunc(slices.Clone(all), func(h holder) bool { return h.key == last })
 	if len(all) == 0 || all[0].bytes < floor {
 		return nil
 	}
@@ -265,9 +272,9 @@ func heldBy(usages map[launcher.Key]shim.Usage, gpu map[int]int64, used int64) m
 	return all
 }
 
-func (a *Agent) gpuHeld() map[int]int64 {
+func (a *Agent) gpuHeld() (held map[int]int64, own bool) {
 	if a.cfg.GPUHeld == nil {
-		return nil
+		return nil, false
 	}
 	return a.cfg.GPUHeld()
 }
@@ -286,7 +293,8 @@ func (a *Agent) Held() map[launcher.Key]int64 {
 		return nil
 	}
 	held := map[launcher.Key]int64{}
-	for _, h := range a.holders(a.gpuHeld(), m.Total-m.Available) {
+	gpu, _ := a.gpuHeld()
+	for _, h := range a.holders(gpu, m.Total-m.Available) {
 		held[h.key] = h.bytes
 	}
 	return held

@@ -50,18 +50,21 @@ func TestVictim(t *testing.T) {
 	earlier := holder{key: launcher.Key{Job: "earlier"}, bytes: 50 * gib, service: true, began: at(4)}
 	for name, tc := range map[string]struct {
 		all           []holder
+		last          launcher.JobID
 		servicesFirst bool
 		want          launcher.JobID
 	}{
 		"nobody":                          {},
 		"nobody who holds much":           {all: []holder{small}, servicesFirst: true},
-		"the largest":                     {all: []holder{job, earlier, later, small}, want: "job"},
-		"a service that came later":       {[]holder{job, earlier, later, small}, true, "later"},
-		"no service that was there first": {[]holder{job, earlier, small}, true, "job"},
-		"the largest is a service":        {[]holder{earlier, later}, true, "earlier"},
+		"the largest":                     {all: []holder{job, earlier, later, small}, last: "gone", want: "job"},
+		"the largest does not go":         {all: []holder{job, earlier, later, small}, last: "job", want: "earlier"},
+		"the only one does not go":        {all: []holder{job, small}, last: "job"},
+		"a service that came later":       {[]holder{job, earlier, later, small}, "", true, "later"},
+		"no service that was there first": {[]holder{job, earlier, small}, "", true, "job"},
+		"the largest is a service":        {[]holder{earlier, later}, "", true, "earlier"},
 	} {
 		var got launcher.JobID
-		if v := victim(tc.all, 3*gib, tc.servicesFirst); v != nil {
+		if v := victim(tc.all, launcher.Key{Job: tc.last}, 3*gib, tc.servicesFirst); v != nil {
 			got = v.key.Job
 		}
 		if got != tc.want {
@@ -82,8 +85,13 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.Held()[key] > 90e6 })
 	// A tale of the driver from before the memory was taken is not believed.
 	rank := n.entry(small.Key).Ranks[0].PID
-	n.a.cfg.GPUHeld = func() map[int]int64 { return map[int]int64{rank: 300 << 20} }
-	must(t, n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "1 MiB of memory left"))
+	n.a.cfg.GPUHeld = func() (map[int]int64, bool) { return map[int]int64{rank: 300 << 20}, false }
+	used := sample{total: 1 << 30, available: 1 << 20}
+	last, err := n.a.endLargest(n.ctx, used, "1 MiB of memory left", launcher.Key{})
+	must(t, err)
+	if last != key {
+		t.Errorf("it ended %s", last)
+	}
 	ev := n.hear(launcher.Exited)
 	for _, want := range []string{"had 1 MiB of memory left; it held about ", ", job small23456 ", "sparkrun ps"} {
 		if ev.Key != key || ev.Exit.ByUs || !ev.Exit.Failed() || !strings.Contains(ev.Exit.String(), want) {
@@ -93,7 +101,7 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {
 		t.Errorf("the guard went on before its attempt had ended: %s", e.Phase)
 	}
-	if n.a.endLargest(n.ctx, sample{total: 1 << 30, available: 1 << 20}, "") == nil {
+	if _, err := n.a.endLargest(n.ctx, used, "", last); err == nil {
 		t.Error("a job that held less than the floor was ended")
 	}
 	must(t, n.a.Signal(n.ctx, small.Key, 0, syscall.SIGCONT))
@@ -117,7 +125,7 @@ func TestGuardWatches(t *testing.T) {
 }
 
 // While ranks run the guard looks each half second, also after a look that failed, but not while what it has ended
-// goes. It warns each ten minutes at most. Without ranks it does not look.
+// goes. It warns of one thing each ten minutes at most. Without ranks it does not look.
 func TestGuardLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -154,7 +162,7 @@ func TestGuardLooks(t *testing.T) {
 			}
 		}
 		step(5*time.Second+time.Millisecond, 10, 0)
-		if n := strings.Count(log.String(), "\n"); n != 1 {
+		if n := strings.Count(log.String(), "\n"); n != 2 || !strings.Contains(log.String(), "no file") {
 			t.Errorf("%d lines in the log: %s", n, log.String())
 		}
 		left.Store(2 * gib)

@@ -12,7 +12,7 @@ import (
 // what the GPU holds is missing from Available too.
 type Memory struct {
 	Total, Free int64
-	Available   int64 // what a new program could get; 0 if the kernel does not tell
+	Available   int64 // what a new program could get
 	Cached      int64 // of files: without tmpfs and shared memory
 	Swap        int64
 	SwapUsed    int64
@@ -55,8 +55,8 @@ func ParseMemory(text string) (Memory, error) {
 	if n, has := bytes["CmaFree"]; has {
 		m.CMAFree = &n
 	}
-	if m.Total == 0 {
-		return Memory{}, errors.New("meminfo has no MemTotal")
+	if _, has := bytes["MemAvailable"]; !has || m.Total == 0 {
+		return Memory{}, errors.New("meminfo has no MemTotal or no MemAvailable")
 	}
 	return m, nil
 }

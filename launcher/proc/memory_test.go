@@ -7,7 +7,10 @@ func TestParseMemory(t *testing.T) {
 	if want := (Memory{Total: 32 << 20, Free: 1 << 10, Available: 1 << 20}); err != nil || got != want {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for _, bad := range []string{"", "MemTotal: much kB\n"} {
+	if got, err := ParseMemory("MemTotal: 32768 kB\nMemAvailable: 0 kB\n"); err != nil || got.Available != 0 {
+		t.Errorf("nothing left: %+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "MemTotal: much kB\nMemAvailable: 1 kB\n", "MemTotal: 32768 kB\nMemFree: 1 kB\n"} {
 		if _, err := ParseMemory(bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

@@ -30,6 +30,7 @@ type Stat struct {
 	Ticks                     uint64 // start time since boot, in clock ticks: tells a PID from its reuse
 	State                     byte   // R, S, D, Z, T, ...
 	Spent                     uint64 // processor time of its threads, in clock ticks
+	Reaped                    uint64 // that of its children that have ended, and all below them
 }
 
 // Born is the part that never changes, and identifies a process.
@@ -41,7 +42,7 @@ func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
 // Stopped reports whether a signal has stopped it.
 func (s Stat) Stopped() bool { return s.State == 'T' }
 
-// ParseStat reads fields 1-6, 14, 15 and 22 of /proc/PID/stat. The command in field 2 may contain
+// ParseStat reads fields 1-6, 14-17 and 22 of /proc/PID/stat. The command in field 2 may contain
 // blanks and parentheses, hence the search from the end.
 func ParseStat(b []byte) (s Stat, ok bool) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
@@ -62,6 +63,9 @@ func ParseStat(b []byte) (s Stat, ok bool) {
 	user, err := strconv.ParseUint(string(rest[11]), 10, 64)
 	system, err2 := strconv.ParseUint(string(rest[12]), 10, 64)
 	s.Spent, errs[5], errs[6] = user+system, err, err2
+	user, _ = strconv.ParseUint(string(rest[13]), 10, 64) // the kernel has these two with a sign
+	system, _ = strconv.ParseUint(string(rest[14]), 10, 64)
+	s.Reaped = user + system
 	return s, errs == [7]error{}
 }
 

@@ -14,7 +14,7 @@ import (
 func TestParseStat(t *testing.T) {
 	line := "42 (a) b (c) R 7 40 39 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 123 45 1844\n"
 	got, ok := ParseStat([]byte(line))
-	if want := (Stat{PID: 42, PPID: 7, Group: 40, Session: 39, Ticks: 987654, State: 'R', Spent: 11}); !ok || got != want {
+	if want := (Stat{PID: 42, PPID: 7, Group: 40, Session: 39, Ticks: 987654, State: 'R', Spent: 11, Reaped: 15}); !ok || got != want {
 		t.Errorf("%+v %v, want %+v", got, ok, want)
 	}
 	self, ok := Here.Stat(os.Getpid())
@@ -58,8 +58,8 @@ func FuzzParseStat(f *testing.F) {
 		if !ok {
 			return
 		}
-		line := fmt.Sprintf("%d (x) %s %d %d %d%s %d%s %d 0", p.PID, []byte{p.State}, p.PPID, p.Group, p.Session,
-			strings.Repeat(" 0", 7), p.Spent, strings.Repeat(" 0", 7), p.Ticks)
+		line := fmt.Sprintf("%d (x) %s %d %d %d%s %d 0 %d%s %d 0", p.PID, []byte{p.State}, p.PPID, p.Group, p.Session,
+			strings.Repeat(" 0", 7), p.Spent, p.Reaped, strings.Repeat(" 0", 5), p.Ticks)
 		if again, ok := ParseStat([]byte(line)); !ok || again != p {
 			t.Errorf("%q gave %+v, written out %+v", b, p, again)
 		}

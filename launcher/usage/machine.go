@@ -41,9 +41,9 @@ func ParseTicks(text string) (t Ticks, ok bool) {
 	return t, t.Cores > 0 && t.All > 0
 }
 
-// Since is how many cores were in use on the mean; nil: no time has passed.
+// Since is how many cores were in use on the mean; nil: no time has passed, or what was before is not known.
 func (t Ticks) Since(before Ticks) *float64 {
-	if t.All <= before.All || t.Used < before.Used {
+	if before.All == 0 || t.All <= before.All || t.Used < before.Used {
 		return nil
 	}
 	return new(float64(t.Used-before.Used) / float64(t.All-before.All) * float64(t.Cores))
@@ -57,17 +57,6 @@ func load1(fs proc.FS) *float64 {
 	}
 	first, _, _ := strings.Cut(string(b), " ")
 	return told(first, 1)
-}
-
-// clock is the highest clock of a core, in MHz. sysfs has it in kHz.
-func clock(sys string) (highest *float64) {
-	files, _ := filepath.Glob(sys + "/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq") // the pattern is valid
-	for _, file := range files {
-		if v := number(file, 1e-3); v != nil && (highest == nil || *v > *highest) {
-			highest = v
-		}
-	}
-	return highest
 }
 
 // number is the one that a file holds; nil: it holds none.

@@ -19,7 +19,7 @@ const tick = time.Second / 100
 // as in a container, which has another parent.
 type ranks struct {
 	fs   proc.FS
-	mine map[proc.Stat]mark // of what has been looked at, by Born: environments never change
+	mine map[proc.Stat]mark // of what has been looked at, by Born
 	seen map[rankKey]*spent
 }
 
@@ -30,6 +30,7 @@ type rankKey struct {
 
 // mark is what a process's environment says.
 type mark struct {
+	sure bool // it is that of the program that runs: who was looked at before its exec had another
 	key  launcher.Key
 	rank int // -1: it does not say
 	is   bool
@@ -91,6 +92,10 @@ func (r *ranks) now(ledger []launcher.LedgerEntry, over time.Duration, held map[
 			if over > 0 {
 				now.CPU = new(float64(total.all()-was.all()) * tick.Seconds() / over.Seconds())
 			}
+		} else {
+			for _, p := range procs { // an agent that was restarted has not seen these
+				total.ended += p.Reaped
+			}
 		}
 		now.CPUTime = time.Duration(total.all()) * tick //nolint:gosec // centuries
 		r.seen[k] = total
@@ -137,8 +142,9 @@ func (r *ranks) owners(table []proc.Stat, ledger []launcher.LedgerEntry) (of map
 			continue
 		}
 		m, looked := known[p.Born()]
-		if !looked {
+		if !m.sure {
 			m = r.markOf(p.PID)
+			m.sure = looked || m.is
 		}
 		r.mine[p.Born()] = m
 		rank, alone := only[m.key]

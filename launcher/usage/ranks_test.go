@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,6 +80,7 @@ func TestRanks(t *testing.T) {
 		{40, 1, "R", 10, 300, "PATH=/bin\x00SPARKRUN_GANG=boxd.1/bb\x00", "2"}, // first there
 		{41, 40, "S", 10, 3, "A=b\x00", ""},
 		{50, 1, "R", 1, 9, "SPARKRUN_GANG=gone.1/bb\x00RANK=0\x00", ""},
+		{60, 1, "S", 0, 9, "A=b\x00", "2"}, // is about to be another program
 	}
 	held := map[int]int64{40: 1 << 30, 11: 5, 1: 77}
 	r := ranks{fs: proc.FS(dir)}
@@ -96,12 +98,28 @@ func TestRanks(t *testing.T) {
 	after := append([]process{}, before...)
 	after[2].spent += 150
 	after[3] = process{12, 10, "R", 50, 20, "", ""}
+	after[len(after)-1].env = "SPARKRUN_GANG=boxd.1/bb\x00"
 	table(t, dir, after...)
 	got = r.now(ledger, 2*time.Second, nil)
 	rank4 := of(host, 4, 2, 350, 30, 0, "S", new(1.))
 	rank4.GPUMemory = nil
 	if d := cmp.Diff(rank4, got[1]); d != "" {
 		t.Error(d)
+	}
+	if got[0].PIDs != 4 {
+		t.Errorf("the container has %d processes: one was looked at before its exec", got[0].PIDs)
+	}
+	// An agent that is started now has not seen the child, which its parent has waited for.
+	stat := filepath.Join(dir, "10", "stat")
+	b, err := os.ReadFile(stat)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(stat, []byte(strings.Replace(string(b), " 250 0 0 0 ", " 250 0 40 10 ", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again := (&ranks{fs: proc.FS(dir)}).now(ledger, 0, nil)[1]; again.CPUTime != rank4.CPUTime {
+		t.Errorf("after the agent's restart it has used %v", again.CPUTime)
 	}
 	if got := *got[2].CPU; got != 0 {
 		t.Errorf("rank 5 did nothing and used %v cores", got)

@@ -49,10 +49,7 @@ func (r *Reader) Read(ledger []launcher.LedgerEntry) Machine {
 	if text, ok := line(string(r.proc) + "/stat"); ok {
 		if t, ok := ParseTicks(text); ok {
 			now.ticks = t
-			m.CPU = &CPU{Cores: t.Cores, Load1: load1(r.proc), MHz: clock(r.sys)}
-			if m.Over > 0 {
-				m.CPU.Used = t.Since(r.last.ticks)
-			}
+			m.CPU = &CPU{Cores: t.Cores, Used: t.Since(r.last.ticks), Load1: load1(r.proc)}
 		}
 	}
 	if p, err := r.proc.MemoryPressure(); err == nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,9 +34,12 @@ type SMI struct {
 
 	seen   map[int]GPU
 	at     time.Time     // of the newest line of a GPU
+	own    bool          // the GPUs have memory of their own
 	held   map[int]int64 // by the newest frame, which is what the driver says at once
 	before map[int]int64 // by the one before
+	lines  map[App]bool  // of the newest frame, without the bytes
 	frame  time.Time     // when the newest frame began
+	lacks  int           // frames of GPUs since then
 	mute   time.Time     // when it last told of a process, and not what that holds
 }
 
@@ -53,6 +57,8 @@ const (
 	tryAgain  = time.Second
 	tryAtMost = 5 * time.Minute
 )
+
+const appFields = "gpu_uuid,pid,used_memory"
 
 const gpuFields = "index,name,utilization.gpu,clocks.sm,clocks.max.sm,power.draw,temperature.gpu,memory.used,memory.total"
 
@@ -129,12 +135,23 @@ func (s *SMI) Held() map[int]int64 {
 		return nil
 	case age < frameTakes && s.before != nil:
 		return maps.Clone(s.before) // the rest of the newest frame may be on its way
-	case now.Sub(s.at) < stale && age > 2*every && now.Sub(s.began) > 2*every:
+	case now.Sub(s.at) < stale && s.lacks > 2:
 		return map[int]int64{} // the driver answers, and of no process: then nvidia-smi writes no line
 	case age < heldFor:
 		return maps.Clone(s.held)
 	}
 	return nil
+}
+
+// HeldHere is what each process holds of the machine's memory by the GPU: nothing where that has its own.
+func (s *SMI) HeldHere() (held map[int]int64, own bool) {
+	s.mu.Lock()
+	own = s.own
+	s.mu.Unlock()
+	if own {
+		return map[int]int64{}, true
+	}
+	return s.Held(), false
 }
 
 // Run has the children run while somebody wants it, until ctx ends.
@@ -148,7 +165,8 @@ func (s *SMI) Run(ctx context.Context) error {
 		s.mu.Lock()
 		start := !s.lives
 		if start {
-			s.lives, s.began, s.seen = true, time.Now(), map[int]GPU{} // one may have fallen off its bus
+			s.lives, s.began, s.lacks = true, time.Now(), 0
+			s.seen = map[int]GPU{} // one may have fallen off its bus
 		}
 		ask := gpuFields + reasonFields[s.names]
 		s.mu.Unlock()
@@ -167,11 +185,19 @@ func (s *SMI) children(ctx context.Context, ask string) {
 	defer quiet.Stop()
 	var apps sync.WaitGroup
 	apps.Go(func() {
-		err := child(ctx, "--query-compute-apps=pid,used_memory", s.app)
-		if ctx.Err() == nil && err != nil { // the other one may work
+		for pause := tryAgain; ; pause = min(2*pause, tryAtMost) { // it ends nothing: the other one may work
+			_ = child(ctx, "--query-compute-apps="+appFields, s.app)
+			if ctx.Err() != nil {
+				return
+			}
 			s.mu.Lock()
-			s.mute = time.Now().Add(tryAtMost)
+			s.mute = time.Now().Add(pause)
 			s.mu.Unlock()
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
 		}
 	})
 	spoke := false
@@ -192,6 +218,8 @@ func (s *SMI) children(ctx context.Context, ask string) {
 
 // child is one run of nvidia-smi; fn gets its lines.
 func child(ctx context.Context, ask string, fn func(string)) error {
+	runtime.LockOSThread() // what ends its parent's thread ends it (PR_SET_PDEATHSIG, prctl(2))
+	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, "nvidia-smi", ask, "--format=csv,noheader,nounits", "-lms",
 		strconv.FormatInt(every.Milliseconds(), 10))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -204,7 +232,10 @@ func child(ctx context.Context, ask string, fn func(string)) error {
 		return err
 	}
 	said := "it ended"
-	for lines := bufio.NewScanner(out); lines.Scan(); {
+	lines := bufio.NewScanner(out)
+	// Without its end a line is half of one.
+	lines.Split(func(b []byte, _ bool) (int, []byte, error) { return bufio.ScanLines(b, false) })
+	for lines.Scan() {
 		if line := strings.TrimSpace(lines.Text()); line != "" {
 			fn(line)
 			said = line
@@ -262,7 +293,11 @@ func (s *SMI) gpu(line string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[g.Index], s.at = g, time.Now()
+	now := time.Now()
+	if now.Sub(s.at) > every/2 {
+		s.lacks++
+	}
+	s.seen[g.Index], s.at, s.own = g, now, g.Total != nil
 	close(s.line)
 	s.line = make(chan struct{})
 	return true
@@ -270,15 +305,18 @@ func (s *SMI) gpu(line string) bool {
 
 // app takes a line of a process.
 func (s *SMI) app(line string) {
-	pid, bytes, ok := ParseApp(line)
+	a, bytes, ok := ParseApp(line)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lacks = 0
 	if !ok {
 		s.mute = time.Now()
 		return
 	}
-	if now := time.Now(); now.Sub(s.frame) > every/2 {
-		s.before, s.held, s.frame = s.held, map[int]int64{}, now
+	// Who reads late gets two frames at once: what is told of again is the next one's.
+	if now := time.Now(); s.lines[a] || now.Sub(s.frame) > every/2 {
+		s.before, s.held, s.lines, s.frame = s.held, map[int]int64{}, map[App]bool{}, now
 	}
-	s.held[pid] += bytes // by more than one GPU
+	s.lines[a] = true
+	s.held[a.PID] += bytes // by more than one GPU
 }

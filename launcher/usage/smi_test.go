@@ -5,9 +5,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -156,6 +159,40 @@ exec sleep 60
 		g := s.GPUs()
 		return len(g) == 1 && cmp.Equal(g[0].Throttle, []string{"sw_power_cap"})
 	})
+	s.app("GPU-1, 7, 100")
+	if here, own := s.HeldHere(); !own || len(here) > 0 || s.Held()[7] != 100<<20 {
+		t.Errorf("what a process holds of this GPU's own memory is the machine's: %v, %v", here, s.Held())
+	}
+}
+
+// A machine that stands still for a while, as where memory runs out, still knows who holds what: of no process is told
+// only where the GPUs are.
+func TestSMIOnAStalledMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := OpenSMI(nil)
+		gpu := func() { s.gpu("0, NVIDIA GB10, 0, 2405, 3003, 10.80, 52, [N/A], [N/A], 0x0000000000000000") }
+		holds := func(when string, want int64) {
+			t.Helper()
+			if held := s.Held(); held == nil || held[7] != want {
+				t.Errorf("%s: %v", when, held)
+			}
+		}
+		for range 3 {
+			gpu()
+			s.app("GPU-1, 7, 100")
+			time.Sleep(time.Second)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		holds("it stands still", 100<<20)
+		time.Sleep(time.Minute)
+		gpu()
+		holds("it goes on", 100<<20)
+		for range 2 {
+			time.Sleep(time.Second)
+			gpu()
+		}
+		holds("the process has let it go", 0)
+	})
 }
 
 func TestSMIWithoutADriver(t *testing.T) {
@@ -165,5 +202,64 @@ func TestSMIWithoutADriver(t *testing.T) {
 	s.Fresh(t.Context(), 10*time.Second) // comes back once it is known
 	if s.GPUs() != nil || s.Held() != nil {
 		t.Error("it tells of a GPU")
+	}
+}
+
+// The child that asks for processes dies: it is asked again, while the one that asks for GPUs goes on. What is read late,
+// two frames at once, is not added up.
+func TestSMIThatDies(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(`#!/bin/sh
+case $1 in
+*query-gpu*) while :; do echo "0, NVIDIA GB10, 0, 2405, 3003, 10.80, 52, [N/A], [N/A], 0x0000000000000000"; sleep 0.1; done ;;
+esac
+while [ -e `+dir+`/again ]; do
+	printf "GPU-1, 7, 100\nGPU-2, 7, 100\nGPU-1, 7, 100\nGPU-2, 7, 100\n"
+	sleep 1
+done
+: >`+dir+`/again
+echo "GPU-1, 6, 100"
+printf "GPU-1, 7, 1" # dies within a line
+`), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	told := false
+	if err := child(t.Context(), "", func(line string) { told = told || line == "GPU-1, 7, 1" }); err == nil || told {
+		t.Errorf("half a line is told: %v, and why it ended: %v", told, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "again")); err != nil {
+		t.Fatal(err)
+	}
+	s := running(t)
+	s.Want(time.Minute)
+	eventually(t, "process 7, by two GPUs, in the second of two frames", func() bool {
+		held := s.Held()
+		if n, half := held[7]; half && n != 200<<20 {
+			t.Errorf("%v", held)
+		}
+		told = told || len(s.GPUs()) > 0
+		return len(held) == 1 && held[7] == 200<<20
+	})
+	if !told {
+		t.Error("nothing was told of the GPU")
+	}
+}
+
+// A thread of the agent's that ends takes no child with it.
+func TestSMIOutlivesThreads(t *testing.T) {
+	standin(t)
+	s := running(t)
+	s.Want(time.Minute)
+	s.Fresh(t.Context(), 10*time.Second)
+	eventually(t, "two children", func() bool { return len(children(t)) == 2 })
+	var ended sync.WaitGroup
+	for range 200 {
+		ended.Go(runtime.LockOSThread) // the thread ends with its goroutine
+	}
+	ended.Wait()
+	time.Sleep(200 * time.Millisecond)
+	if n := len(children(t)); n != 2 {
+		t.Errorf("%d children are left", n)
 	}
 }

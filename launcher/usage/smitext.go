@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"math"
 	"strconv"
 	"strings"
 )
@@ -56,7 +57,7 @@ func ParseGPU(line string) (g GPU, ok bool) {
 // told reads a number; "[N/A]", "[Not Supported]" and "[Unknown Error]" are none.
 func told(text string, unit float64) *float64 {
 	v, err := strconv.ParseFloat(text, 64)
-	if err != nil {
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) { // these are no numbers of JSON's either
 		return nil
 	}
 	return new(v * unit)
@@ -64,19 +65,30 @@ func told(text string, unit float64) *float64 {
 
 func mebibytes(text string) *int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
+	if err != nil || n < 0 || n >= 1<<43 {
 		return nil
 	}
 	return new(n << 20)
 }
 
-// ParseApp reads a line of --query-compute-apps=pid,used_memory, without units: "6330, 96073".
-func ParseApp(line string) (pid int, bytes int64, ok bool) {
-	first, second, _ := strings.Cut(line, ", ")
-	pid, err := strconv.Atoi(first)
-	held := mebibytes(second)
-	if err != nil || held == nil {
-		return 0, 0, false
+// App is a process on a GPU.
+type App struct {
+	GPU string
+	PID int
+}
+
+// ParseApp reads a line that nvidia-smi gives for appFields, without units, and how many bytes it tells of:
+//
+//	GPU-5a52b3b5-007e-2b55-79f2-d0f2ebe55a52, 6330, 96073
+func ParseApp(line string) (a App, bytes int64, ok bool) {
+	f := strings.Split(line, ", ")
+	if len(f) != 3 {
+		return App{}, 0, false
 	}
-	return pid, *held, true
+	pid, err := strconv.Atoi(f[1])
+	held := mebibytes(f[2])
+	if err != nil || held == nil {
+		return App{}, 0, false
+	}
+	return App{f[0], pid}, *held, true
 }

@@ -29,9 +29,8 @@ type Machine struct {
 // CPU is the processors of a machine.
 type CPU struct {
 	Cores int      `json:"cores"`
-	Used  *float64 `json:"used,omitempty"`      // cores in use, 0 to Cores
-	Load1 *float64 `json:"load1,omitempty"`     // proc_loadavg(5), over a minute
-	MHz   *float64 `json:"clock_mhz,omitempty"` // the highest clock of a core now
+	Used  *float64 `json:"used,omitempty"`  // cores in use, 0 to Cores
+	Load1 *float64 `json:"load1,omitempty"` // proc_loadavg(5), over a minute
 }
 
 // Memory is that of the machine, in bytes; on a GB10 the GPU's, too.
@@ -90,8 +89,6 @@ type Port struct {
 	RDMAOut  *float64 `json:"rdma_out_bps,omitempty"`
 	EtherIn  *float64 `json:"ether_in_bps,omitempty"`
 	EtherOut *float64 `json:"ether_out_bps,omitempty"`
-	// Errors are what its counters of errors have grown by since the reading before, by the kernel's names.
-	Errors map[string]uint64 `json:"errors,omitempty"`
 }
 
 // Rank is what the processes of one rank use.
@@ -101,7 +98,8 @@ type Rank struct {
 	Rank       int                 `json:"rank"`
 	PIDs       int                 `json:"pids"`
 	CPU        *float64            `json:"cpu,omitempty"` // cores in use
-	// CPUTime is what they have used, those of its processes included that were seen and have ended: it only grows.
+	// CPUTime is what they have used, those of its processes included that were seen and have ended, or had before the
+	// agent began and were waited for: it only grows.
 	CPUTime   time.Duration `json:"cpu_time_ns"`
 	Memory    int64         `json:"memory_bytes"`
 	GPUMemory *int64        `json:"gpu_memory_bytes,omitempty"` // nvidia-smi --query-compute-apps

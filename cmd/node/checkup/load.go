@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -167,6 +168,8 @@ func (u *Checkup) watchLoad(ctx context.Context, stop <-chan struct{}, end conte
 
 // runLoad runs the load as the user, in a process that ends with ctx and with the agent.
 func runLoad(ctx context.Context, who login.User, r wire.LoadRequest) (got load.Reached, err error) {
+	runtime.LockOSThread() // what ends its parent's thread ends it (PR_SET_PDEATHSIG, prctl(2))
+	defer runtime.UnlockOSThread()
 	program, err := os.Executable()
 	if err != nil {
 		return got, err

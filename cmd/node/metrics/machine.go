@@ -14,32 +14,27 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/usage"
 )
 
-// largeBlock is the size of a huge page. A machine with many free bytes and few such blocks loads models slowly.
-const largeBlock = 2 << 20
-
 // memory tells of the machine's memory, which the GPU of a Spark uses, too.
-func (m *Metrics) memory(p *page) {
+func (m *Metrics) memory(p *page, now *usage.Memory) {
 	if floor := m.cfg.MemoryFloor; floor > 0 {
 		p.gauge("sparkrun_memory_floor_bytes", "Below so much available memory the guard ends the largest job.").
 			add(float64(floor))
 		p.counter("sparkrun_memory_guard_ended_total", "Jobs that the memory guard has ended on this machine.").
 			add(float64(m.cfg.Ranks.Guarded()))
 	}
-	if now, err := m.cfg.Proc.Memory(); err == nil {
+	if now != nil {
 		p.gauge("sparkrun_memory_bytes", "Memory of the machine.").add(float64(now.Total))
-		if now.Available > 0 { // else the kernel does not say
-			p.gauge("sparkrun_memory_available_bytes", "What a new program could get.").add(float64(now.Available))
-		}
+		p.gauge("sparkrun_memory_available_bytes", "What a new program could get.").add(float64(now.Available))
 		p.gauge("sparkrun_memory_swap_bytes", "Swap space of the machine.").add(float64(now.Swap))
 		p.gauge("sparkrun_memory_swap_free_bytes", "Swap space that is not used.").add(float64(now.Swap - now.SwapUsed))
 		if now.CMA != nil && now.CMAFree != nil {
 			p.gauge("sparkrun_memory_cma_bytes", "Memory set aside for contiguous allocations.").add(float64(*now.CMA))
 			p.gauge("sparkrun_memory_cma_free_bytes", "What is free of it.").add(float64(*now.CMAFree))
 		}
-	}
-	if free, err := m.cfg.Proc.FreeBlocks(largeBlock); err == nil {
-		p.gauge("sparkrun_memory_free_large_blocks_bytes", "Free memory in contiguous blocks of 2 MiB or more.").
-			add(float64(free))
+		if now.LargeFree != nil {
+			p.gauge("sparkrun_memory_free_large_blocks_bytes", "Free memory in contiguous blocks of 2 MiB or more.").
+				add(float64(*now.LargeFree))
+		}
 	}
 	if waited, err := m.cfg.Proc.MemoryPressure(); err == nil {
 		p.counter("sparkrun_memory_pressure_waiting_seconds_total", "For how long a task has waited for memory (PSI).").

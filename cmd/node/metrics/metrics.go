@@ -139,8 +139,8 @@ func (m *Metrics) read(ctx context.Context, told gateway.Told) []byte {
 	m.member(p, told)
 	m.cluster(p, time.Now())
 	requests(p, told.Counts())
-	m.memory(p)
 	now := m.cfg.Sampler.Scrape(context.WithoutCancel(ctx)) // others may get the same answer
+	m.memory(p, now.Memory)
 	m.ranks(p, now)
 	gpus(p, now.GPUs)
 	m.fabric(p)

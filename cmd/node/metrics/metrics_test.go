@@ -69,6 +69,8 @@ func node(t *testing.T) *Metrics {
 			"veth12": {"rx_bytes": 1, "tx_bytes": 1}},
 		held: map[launcher.Key]int64{{Job: "jjjj", Generation: 1}: 1 << 30, {Job: "jjjj", Generation: 2}: 1 << 20},
 		machine: usage.Machine{
+			Memory: &usage.Memory{Total: 128 << 10, Swap: 16 << 10, SwapUsed: 4 << 10, CMA: new(int64(8 << 10)),
+				CMAFree: new(int64(4 << 10)), LargeFree: new(int64(0))},
 			GPUs: []usage.GPU{
 				{Name: "NVIDIA GB10", Busy: new(0.96), MHz: new(507.), MaxMHz: new(3003.), Watts: new(12.), Celsius: new(88.),
 					Throttle: []string{"sw_thermal_slowdown"}},
@@ -92,8 +94,6 @@ func node(t *testing.T) *Metrics {
 		Self: "id1", Host: "spark1", Version: "1.2.3", Port: 7942, MemoryFloor: 2 << 30, Record: rendezvous.NewRecord(),
 		Members: func() []wire.Member { return members }, Present: present, Inventory: inventory, Raft: f, Sampler: f,
 		Ranks: f, Proc: files(t, map[string]string{
-			"meminfo":   "MemTotal: 128 kB\nMemAvailable: 64 kB\nSwapTotal: 16 kB\nSwapFree: 12 kB\nCmaTotal: 8 kB\nCmaFree: 4 kB\n",
-			"buddyinfo": "Node 0, zone Normal 9 0 0 0 0 0 0 0 0 0 0\n",
 			"pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\n" +
 				"full avg10=0.00 avg60=0.00 avg300=0.00 total=500000\n",
 		}),
@@ -287,6 +287,7 @@ func TestRelay(t *testing.T) {
 		case "/metrics":
 			w.Header().Set("Content-Type", "application/openmetrics-text")
 			w.Header().Set("Content-Encoding", "gzip")
+			w.Header().Set("Set-Cookie", "session=engine")
 			w.Write([]byte("\x1f\x8b of the engine"))
 		default:
 			http.NotFound(w, r)
@@ -328,7 +329,8 @@ func TestRelay(t *testing.T) {
 			t.Errorf("the engine got %s", name)
 		}
 	}
-	if h := w.Header(); h.Get("Content-Encoding") != "gzip" || h.Get("Content-Type") != "application/openmetrics-text" {
+	if h := w.Header(); h.Get("Content-Encoding") != "gzip" || h.Get("Content-Type") != "application/openmetrics-text" ||
+		h.Get("Set-Cookie") != "" || h.Get("Content-Security-Policy") != "sandbox" {
 		t.Errorf("its headers became %v", h)
 	}
 }

@@ -56,8 +56,12 @@ func (m *Metrics) relay(w http.ResponseWriter, r *http.Request, told gateway.Tol
 				}
 			}
 		},
-		// Prometheus would follow a redirect with its key, to wherever the job's owner wants.
+		// Prometheus would follow a redirect with its key, to wherever the job's owner wants. And a browser must not run
+		// what the owner wrote, nor keep a cookie of it for this machine's page.
 		ModifyResponse: func(res *http.Response) error {
+			res.Header.Del("Set-Cookie")
+			res.Header.Set("Content-Security-Policy", "sandbox")
+			res.Header.Set("X-Content-Type-Options", "nosniff")
 			if res.StatusCode >= 300 && res.StatusCode < 400 {
 				return fmt.Errorf("it answers %s", res.Status)
 			}

@@ -64,7 +64,6 @@ func copied(m usage.Machine) usage.Machine {
 func figures(m *usage.Machine, fn func(name string, v **float64)) {
 	if c := m.CPU; c != nil {
 		fn("cpu", &c.Used)
-		fn("clock", &c.MHz)
 	}
 	if mem := m.Memory; mem != nil {
 		fn("stalled", &mem.Stalled)

@@ -1,7 +1,6 @@
 package sampler
 
 import (
-	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
@@ -23,20 +22,12 @@ func ports(inv envgen.Inventory, now, was totals, over time.Duration) (all []usa
 			u.Name = p.Twins[0].Name
 		}
 		for _, twin := range p.Twins {
-			device, before := now.devices[twin.Name], was.devices[twin.Name]
-			add(&u.RDMAIn, rate(device, before, "port_rcv_data", over), wordBytes)
-			add(&u.RDMAOut, rate(device, before, "port_xmit_data", over), wordBytes)
-			nic, before2 := now.interfaces[twin.Netdev], was.interfaces[twin.Netdev]
-			add(&u.EtherIn, rate(nic, before2, "rx_bytes", over), 1)
-			add(&u.EtherOut, rate(nic, before2, "tx_bytes", over), 1)
-			for name, n := range device {
-				if before, known := before[name]; known && n > before && isError(name) {
-					if u.Errors == nil {
-						u.Errors = map[string]uint64{}
-					}
-					u.Errors[name] += n - before
-				}
-			}
+			counts, before := now.devices[twin.Name], was.devices[twin.Name]
+			add(&u.RDMAIn, rate(counts, before, "port_rcv_data", over), wordBytes)
+			add(&u.RDMAOut, rate(counts, before, "port_xmit_data", over), wordBytes)
+			counts, before = now.interfaces[twin.Netdev], was.interfaces[twin.Netdev]
+			add(&u.EtherIn, rate(counts, before, "rx_bytes", over), 1)
+			add(&u.EtherOut, rate(counts, before, "tx_bytes", over), 1)
 		}
 		all = append(all, u)
 	}
@@ -60,16 +51,4 @@ func add(sum **float64, more *float64, unit float64) {
 	default:
 		**sum += *more * unit
 	}
-}
-
-// isError goes by words, as firmware brings new counters: of the port (symbol_error, link_downed, port_rcv_errors,
-// port_xmit_discards), of RoCE (out_of_sequence, packet_seq_err, local_ack_timeout_err, rx_icrc_encapsulated,
-// roce_adp_retrans, rnr_nak_retry_err). What tells of congestion alone (np_cnp_sent, port_xmit_wait) is none.
-func isError(counter string) bool {
-	for _, word := range []string{"err", "link_downed", "discard", "out_of_sequence", "icrc", "retrans", "drops", "timeout"} {
-		if strings.Contains(counter, word) {
-			return true
-		}
-	}
-	return false
 }

@@ -45,7 +45,6 @@ type SMI interface {
 	Run(context.Context) error
 	Want(time.Duration)
 	Fresh(ctx context.Context, patience time.Duration)
-	GPUs() []usage.GPU
 }
 
 // Counters are those of RDMA devices and interfaces.

@@ -191,18 +191,17 @@ func TestPorts(t *testing.T) {
 	inv := envgen.Inventory{Devices: []envgen.HCA{hca("rocep1s0f0", "enp1s0f0np0", 0, 0),
 		hca("roceP2p1s0f0", "enP2p1s0f0np0", 2, 0), hca("rocep1s0f1", "", 0, 1)}}
 	was := totals{
-		devices: map[string]map[string]uint64{"rocep1s0f0": {"port_rcv_data": 100, "out_of_sequence": 1, "np_cnp_sent": 1},
+		devices: map[string]map[string]uint64{"rocep1s0f0": {"port_rcv_data": 100},
 			"roceP2p1s0f0": {"port_rcv_data": 50, "port_xmit_data": 500}},
 		interfaces: map[string]map[string]uint64{"enp1s0f0np0": {"rx_bytes": 10, "tx_bytes": 0}},
 	}
 	now := totals{
-		devices: map[string]map[string]uint64{"rocep1s0f0": {"port_rcv_data": 300, "out_of_sequence": 4, "np_cnp_sent": 9},
+		devices: map[string]map[string]uint64{"rocep1s0f0": {"port_rcv_data": 300},
 			"roceP2p1s0f0": {"port_rcv_data": 150, "port_xmit_data": 1}},
 		interfaces: map[string]map[string]uint64{"enp1s0f0np0": {"rx_bytes": 30, "tx_bytes": 8}},
 	}
 	want := []usage.Port{
-		{Name: "enp1s0f0np0", RDMAIn: new(600.), EtherIn: new(10.), EtherOut: new(4.),
-			Errors: map[string]uint64{"out_of_sequence": 3}},
+		{Name: "enp1s0f0np0", RDMAIn: new(600.), EtherIn: new(10.), EtherOut: new(4.)},
 		{Name: "rocep1s0f1"},
 	}
 	if d := cmp.Diff(want, ports(inv, now, was, 2*time.Second)); d != "" {

@@ -199,16 +199,6 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)
 		}
 	}
-	for _, p := range l.Machine.Ports {
-		if len(p.Errors) > 0 {
-			var texts []string
-			for _, name := range slices.Sorted(maps.Keys(p.Errors)) {
-				texts = append(texts, fmt.Sprintf("%s +%d", name, p.Errors[name]))
-			}
-			out = append(out, wire.WhyFinding{Code: "port-errors", Sure: 55, Host: l.Host, Port: p.Name, Evidence: texts,
-				Text: p.Name + " of " + l.Host + " counts errors", Remedy: "sparkrun doctor --node " + l.Host})
-		}
-	}
 	return append(out, e.byEthernet(l)...)
 }
 
