@@ -177,6 +177,35 @@ func TestRank(t *testing.T) {
 			idles("sleep")(&e.Looks[2].Ranks[0])
 			e.Looks[2].Ranks[0].Stacks = []string{"load (data.py:7)"}
 		}, "waits-for-rank:2:spark3"},
+		"one sleeps, and NCCL of the others spins": {func(e *Evidence) {
+			each(e, 2, func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 1.02, 1, wire.ThreadLook{State: "R", Ran: 30} })
+			idles("sleep")(&e.Looks[2].Ranks[0])
+		}, "waits-for-rank:2:spark3"},
+		"one looks from time to time at those that work": {func(e *Evidence) {
+			each(e, 0, func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 1.02, 1, wire.ThreadLook{State: "R", Ran: 30} })
+			idles("sleep")(&e.Looks[0].Ranks[0])
+			e.Looks[0].Ranks[0].Main.Ran = 2
+		}, ""},
+		"one waits for its loader, by stacks": {func(e *Evidence) {
+			each(e, 2, idles("lock"))
+			each(e, 2, stacks("all_reduce (d.py:1)"))
+			idles("poll")(&e.Looks[2].Ranks[0])
+			e.Looks[2].Ranks[0].Stacks = []string{"recv (multiprocessing/connection.py:5)", "load (a.py:7)"}
+		}, "waits-for-rank:2:spark3"},
+		"a service has no requests": {func(e *Evidence) {
+			e.Job.Spec.Service, e.Job.Service = &launcher.Service{}, &launcher.ServiceSeen{State: launcher.ServiceReady}
+			each(e, -1, idles("poll"))
+			each(e, -1, stacks("recv (shm_broadcast.py:4)"))
+			e.Looks[0].Ranks[0].Stacks = []string{"select (selectors.py:5)"}
+		}, ""},
+		"Ray's head sleeps": {func(e *Evidence) {
+			e.Job.Spec.Stages = append([]launcher.Stage{{Name: "head"}}, e.Job.Spec.Stages...)
+			each(e, -1, idles("poll"))
+			idles("sleep")(&e.Looks[0].Ranks[0])
+		}, ""},
+		"NCCL gave up waiting": {func(e *Evidence) {
+			e.Looks[1].Ranks[0].Dumps = []string{"/tmp/nccl_trace_rank_1"}
+		}, "gave-up-waiting:1:spark2"},
 		"they wait in different calls": {func(e *Evidence) {
 			each(e, -1, idles("lock"))
 			each(e, 0, stacks("all_reduce (d.py:1)"))
