@@ -35,7 +35,7 @@ func running() Evidence {
 	for i := range 3 {
 		host := fmt.Sprintf("spark%d", i+1)
 		j.Plan.Nodes = append(j.Plan.Nodes, rendezvous.Place{Node: launcher.NodeID(host), Host: host, FirstRank: i, Ranks: 1,
-			Entry: envgen.Entry{Paths: make([]envgen.Path, 1)}})
+			Entry: envgen.Entry{Paths: []envgen.Path{{Slot: "s"}}}})
 		e.Nodes = append(e.Nodes, wire.NodeStatus{ID: launcher.NodeID(host), Host: host, State: "ready",
 			Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})})
 		r := wire.RankLook{Job: "aaaa", Rank: i, PID: 100 + i, Name: "python3", Count: 5, CPU: 0.7, Mean: 0.7, Top: 0.6,
@@ -69,6 +69,11 @@ func idles(in string) func(*wire.RankLook) {
 
 func stacks(frames ...string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.Stacks = frames }
+}
+
+func flap(ago time.Duration) []envgen.LinkChange {
+	return []envgen.LinkChange{{At: now.Add(-ago), Slot: "s", Port: "port 0", Up: new(false)},
+		{At: now.Add(-ago + time.Second), Slot: "s", Port: "port 0", Up: new(true)}}
 }
 
 func TestRank(t *testing.T) {
@@ -148,6 +153,13 @@ func TestRank(t *testing.T) {
 			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "s", Port: "port 0", Up: new(false),
 				Text: "lost its link"}}
 		}, "link-lost::spark2 no-answer:0:spark1"},
+		"a port lost its link by which it does not meet": {func(e *Evidence) {
+			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "t", Port: "port 1", Up: new(false)}}
+		}, ""},
+		"a link was away": {func(e *Evidence) { e.Looks[1].Links = flap(10 * time.Minute) }, "link-flaps::spark2"},
+		"a link was away, long ago": {func(e *Evidence) {
+			e.Job.Planned, e.Looks[1].Links = now.Add(-48*time.Hour), flap(20*time.Hour)
+		}, ""},
 		"far": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) {
 				for i := range r.Conns {
@@ -243,6 +255,12 @@ func TestRank(t *testing.T) {
 			e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 ran out of memory",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 		}, "ended:1:spark2"},
+		"starts again": {func(e *Evidence) {
+			e.Job.State, e.Looks, e.Job.AgainAt = rendezvous.StateAgain, nil, new(now.Add(time.Minute))
+			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1", Ended: now}}
+			e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1: exit 3",
+				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
+		}, "again:1:spark2 failed-before::"},
 		"completed": {func(e *Evidence) { e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Completed} }, ""},
 		"asleep":    {func(e *Evidence) { e.Job.State, e.Looks = rendezvous.StateAsleep, nil }, ""},
 		"wedged": {func(e *Evidence) {

@@ -149,6 +149,7 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 		})
 	}
 	asked.Wait()
+	e.Now = time.Now() // as the machines were read at the end
 	for _, l := range looks {
 		switch {
 		case l.Error != "":

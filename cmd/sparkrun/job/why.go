@@ -124,9 +124,11 @@ func whyLines(res wire.WhyResponse, now time.Time) (out []string) {
 		for _, e := range f.Evidence {
 			out = append(out, "     "+e)
 		}
-		if j := res.Job; j != nil && j.Outcome != nil && f.Code == "ended" {
-			for _, line := range follow.Why(*j.Outcome, j.Spec) {
-				out = append(out, "     "+line)
+		if j := res.Job; j != nil && (f.Code == "ended" || f.Code == "again") {
+			if o := cmp.Or(j.Outcome, j.Last); o != nil {
+				for _, line := range follow.Why(*o, j.Spec) {
+					out = append(out, "     "+line)
+				}
 			}
 		}
 		if f.Remedy != "" {
