@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -270,7 +271,11 @@ func (e Evidence) node() []wire.WhyFinding {
 func (e Evidence) fabric() (out []wire.WhyFinding) {
 	sure := map[envgen.Severity]int{envgen.SeverityError: 70, envgen.SeverityWarning: 35}
 	for _, f := range e.Fabric {
-		if n := sure[f.Severity]; n > 0 {
+		n := sure[f.Severity]
+		if f.Code == topology.CodeLinkErrors || f.Code == topology.CodeRetransmits {
+			n = 62 // they slow it down now
+		}
+		if n > 0 {
 			out = append(out, wire.WhyFinding{Code: f.Code, Sure: n, Text: f.Text, Host: f.Host, Port: f.Port,
 				Evidence: nonempty(f.Evidence), Remedy: f.Remedy})
 		}

@@ -102,7 +102,14 @@ func TestRank(t *testing.T) {
 		"reads a model": {second(func(r *wire.RankLook) {
 			r.Faults, r.Disk, r.CPU, r.Main = 5000, 1, 0.2, wire.ThreadLook{State: "D", In: "disk", Ran: 400}
 		}), ""},
-		"waits for work": {second(func(r *wire.RankLook) { r.Count, r.Signals, r.Locked = 1, true, true }), ""},
+		"waits for work, or to be told to end": {second(func(r *wire.RankLook) { r.Signals, r.Locked = true, true }), ""},
+		"another job's GPU is slow": {func(e *Evidence) {
+			e.Looks[2].Machine.GPUs[0].MHz = new(507.0)
+			e.Looks[2].Machine.Ranks = []usage.Rank{{Job: "aaaa"}, {Job: "bbbb", GPUMemory: new(int64(1 << 30))}}
+		}, ""},
+		"a device counts an error": {func(e *Evidence) {
+			e.Looks[0].Machine.Ports = []usage.Port{{Name: "port 0", Errors: map[string]uint64{"out_of_sequence": 1}}}
+		}, ""},
 
 		"stopped": {func(e *Evidence) {
 			each(e, 1, idles("lock"))

@@ -44,7 +44,7 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 		add("rank-frozen", 96, "is frozen by its cgroup, and runs nothing", "", program+" in "+r.Group.Path, e.others(r))
 	case r.Main.State == "Z":
 		add("rank-dead", 80, "has ended, and what it started has not", beside("ps -ef"), program)
-	case r.Locked && (r.Count > 1 || !r.Signals):
+	case r.Locked && !r.Signals: // else it may wait to be told to end
 		add("rank-locked", 90, "is locked up: each of its threads waits, without an end, for another thread of the same process",
 			beside(fmt.Sprintf("py-spy dump --pid %d", r.PID)), append([]string{program, e.others(r)}, r.Stacks...)...)
 	case r.Disk >= 0.9 && r.Main.Ran == 0 && r.CPU < quiet:
@@ -199,23 +199,22 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)
 		}
 	}
-	for _, p := range l.Machine.Ports {
-		if len(p.Errors) > 0 {
-			var texts []string
-			for _, name := range slices.Sorted(maps.Keys(p.Errors)) {
-				texts = append(texts, fmt.Sprintf("%s +%d", name, p.Errors[name]))
-			}
-			out = append(out, wire.WhyFinding{Code: "port-errors", Sure: 55, Host: l.Host, Port: p.Name, Evidence: texts,
-				Text: p.Name + " of " + l.Host + " counts errors", Remedy: "sparkrun doctor --node " + l.Host})
-		}
-	}
 	return append(out, e.byEthernet(l)...)
+}
+
+// holdGPU tells whether the job's ranks, and those of others, have memory of a machine's GPUs.
+func (e Evidence) holdGPU(l wire.NodeLook) (own, others bool) {
+	for _, r := range l.Machine.Ranks {
+		has := r.GPUMemory != nil && *r.GPUMemory > 0
+		mine := e.Job != nil && r.Job == e.Job.Spec.ID
+		own, others = own || has && mine, others || has && !mine && e.Job != nil
+	}
+	return own, others
 }
 
 // byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
 func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
-	gpu := slices.ContainsFunc(l.Machine.Ranks, func(r usage.Rank) bool { return r.GPUMemory != nil && *r.GPUMemory > 0 })
-	if e.Job == nil || !gpu || !slices.ContainsFunc(e.Job.Plan.Nodes,
+	if own, _ := e.holdGPU(l); !own || !slices.ContainsFunc(e.Job.Plan.Nodes,
 		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
 		return nil
 	}
@@ -247,6 +246,9 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 	}
 	var all []one
 	for _, l := range e.Looks {
+		if own, others := e.holdGPU(l); others && !own {
+			continue // they are no business of this job
+		}
 		for _, g := range l.Machine.GPUs {
 			all = append(all, one{l.Host, g})
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/doctor"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/proc"
@@ -215,7 +216,14 @@ func fabricFindings(e Evidence) []envgen.Finding {
 		views = append(views, envgen.NodeView{ID: n.ID, Host: n.Host, Mgmt: n.Addr, Inventory: n.Inventory})
 		entries = append(entries, p.Entry)
 	}
-	return survey.Rules{}.Preflight(seen.Topology, views, entries)
+	found := survey.Rules{}.Preflight(seen.Topology, views, entries)
+	for _, f := range seen.Topology.Findings { // a launch does not mind these
+		if (f.Code == topology.CodeLinkErrors || f.Code == topology.CodeRetransmits) && len(views) > 1 &&
+			slices.ContainsFunc(views, func(v envgen.NodeView) bool { return v.Host == f.Host }) {
+			found = append(found, f)
+		}
+	}
+	return found
 }
 
 // looked says what was looked at, with the figures that are of interest where nothing is wrong.
