@@ -176,6 +176,16 @@ func TestRank(t *testing.T) {
 				}
 			})
 		}, "far::spark2"},
+		"a link has become slow": {func(e *Evidence) {
+			e.Looks[0].Ranks[0].Conns[1].RTT, e.Looks[2].Ranks[0].Conns[0].RTT = 25*time.Millisecond, 25*time.Millisecond
+		}, "crowded::spark1"},
+		"a question now and then": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				for i := range r.Conns {
+					r.Conns[i].RTT, r.Conns[i].Sent = 30*time.Millisecond, 66
+				}
+			})
+		}, ""},
 		"Ethernet in place of RDMA": {func(e *Evidence) {
 			m := &e.Looks[0].Machine
 			m.Ranks = []usage.Rank{{Job: "aaaa", GPUMemory: new(int64(1 << 30))}}

@@ -340,6 +340,7 @@ type way struct {
 	tries       uint8
 	queued      uint32
 	rtt, least  time.Duration // of the best of them
+	bulk        time.Duration // round trip of the best that moves many packets, which are answered at once; 0: none does
 	example     wire.Conn
 	rank        int
 }
@@ -364,6 +365,9 @@ func (e Evidence) ways() []way {
 				w.sent, w.again, w.queued, w.tries = w.sent+c.Sent, w.again+c.Again, w.queued+c.Queued, max(w.tries, c.Tries)
 				w.total, w.lost = w.total+c.Total, w.lost+c.TotalAgain
 				w.rtt, w.least = min(w.rtt, c.RTT), min(w.least, c.MinRTT)
+				if c.Sent >= many && (w.bulk == 0 || c.RTT < w.bulk) {
+					w.bulk = c.RTT
+				}
 				byPair[[2]string{l.Host, to}] = w
 			}
 		}
@@ -374,9 +378,12 @@ func (e Evidence) ways() []way {
 }
 
 // far is from which best round trip a network of one room is slow; crowded, which packets before a slow link make.
+// A question each 10 ms has that round trip, as its answer is acknowledged with the next one: so many packets in the
+// window are more than such questions of the time of crowded.
 const (
 	far     = 3 * time.Millisecond
 	crowded = 20 * time.Millisecond
+	many    = uint32(2 * window / crowded)
 )
 
 // connections are of ranks between machines: those that get no answer, lose packets, or are slow. What several of them
@@ -419,7 +426,7 @@ func (w way) trouble() string {
 		return "loses-packets"
 	case w.least >= far:
 		return "far"
-	case w.rtt >= crowded && w.queued >= 64<<10 && w.sent > 0:
+	case w.rtt >= crowded && w.queued >= 64<<10 && w.sent > 0, w.bulk >= crowded:
 		return "crowded"
 	}
 	return ""
@@ -465,7 +472,7 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 	case "far":
 		f.Sure, f.Text = 60, "the way "+between+" is slow: at best "+w.least.String()+" there and back"
 	case "crowded":
-		f.Sure, f.Text = 55, "the way "+between+" is full: "+w.rtt.String()+" there and back, as packets wait"
+		f.Sure, f.Text = 55, "the way "+between+" is slow or full: "+max(w.rtt, w.bulk).String()+" there and back"
 	}
 	for _, w := range ways[:min(len(ways), 3)] {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, the oldest %d times; "+
