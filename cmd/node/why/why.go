@@ -34,7 +34,7 @@ import (
 )
 
 // within bounds the questions to one machine; the window and py-spy are most of it.
-const within = window + stacksWithin + 2*time.Second
+const within = window + stacksWithin + 3*time.Second
 
 // Config of a node's part. All of it is needed.
 type Config struct {
@@ -140,7 +140,7 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 		asked.Go(func() {
 			var err error
 			if n.ID == w.cfg.Self {
-				looks[i], err = w.node(ctx, r)
+				looks[i], err = w.self(ctx, r)
 			} else {
 				looks[i], err = wire.Look.Call(ctx, w.cfg.Dial.Client(n.ID), r)
 			}
@@ -166,6 +166,25 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 	}
 	e.Fabric = fabricFindings(*e)
 	return unasked
+}
+
+// self looks at this node. Who reads of a process that hangs in the kernel may hang with it, and then is left behind.
+func (w *Why) self(ctx context.Context, r wire.LookRequest) (wire.NodeLook, error) {
+	type answer struct {
+		look wire.NodeLook
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		look, err := w.node(ctx, r)
+		answers <- answer{look, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.look, a.err
+	case <-ctx.Done():
+		return wire.NodeLook{}, ctx.Err()
+	}
 }
 
 // concerns tells whether a machine has a part in what was asked for.
