@@ -340,7 +340,7 @@ func TestReadStacks(t *testing.T) {
 			"barrier (c10d.py:9)|<module>?[2J (t.py:3)", ""},
 		"none\n":                      {"", "", "py-spy is neither in PATH nor beside its program"},
 		"Permission Denied: try sudo": {"", "", "py-spy: Permission Denied: try sudo"},
-		"":                            {"", "", "py-spy: "},
+		"":                            {"", "", "py-spy: it did not answer"},
 	} {
 		dumps, stack, unseen := readStacks([]byte(text), since)
 		got := [3]string{strings.Join(dumps, "|"), strings.Join(stack, "|"), unseen}
