@@ -100,24 +100,25 @@ func (w *Why) why(ctx context.Context, c wire.Caller, r wire.WhyRequest) (res wi
 	return res, nil
 }
 
-// find finds the job that a text means, else the machine.
+// find finds the job that a text means, else the machine. A machine's name goes before the beginning of an id, and
+// before the name of a job that is over.
 func find(jobs wire.JobsResponse, st wire.Status, of string) (*rendezvous.JobStatus, *wire.NodeStatus, error) {
 	bare := make([]rendezvous.Job, len(jobs.Jobs))
 	for i, j := range jobs.Jobs {
 		bare[i] = j.Job
 	}
 	i, err := rendezvous.FindJob(bare, jobs.User, of)
-	if err == nil {
-		return &jobs.Jobs[i], nil, nil
-	}
 	var hosts []string
 	for _, n := range st.Nodes {
-		if n.Host == of {
+		if n.Host == of && (err != nil || bare[i].Outcome != nil || bare[i].Spec.Name != of) {
 			return nil, &n, nil
 		}
 		hosts = append(hosts, n.Host)
 	}
-	if !errors.Is(err, rendezvous.ErrNoJob) {
+	switch {
+	case err == nil:
+		return &jobs.Jobs[i], nil, nil
+	case !errors.Is(err, rendezvous.ErrNoJob):
 		return nil, nil, err
 	}
 	return nil, nil, fmt.Errorf("%w; nor is it a machine: those are %s", err, strings.Join(hosts, ", "))
