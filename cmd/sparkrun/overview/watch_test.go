@@ -3,6 +3,7 @@ package overview
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,12 +32,12 @@ func watched(t *testing.T, a *app.App, o options, later time.Duration) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-		used := int64(0)
+		var asked atomic.Int64
 		uses := apptest.Calls{wire.Usage.Unary.Serve(func(context.Context, wire.Caller, wire.Empty) (wire.UsageResponse, error) {
-			if used > 0 {
+			used := asked.Add(1) << 30
+			if used > 1<<30 {
 				time.Sleep(later)
 			}
-			used += 1 << 30
 			return wire.UsageResponse{Nodes: []wire.NodeUsage{{ID: "id-spark1",
 				Machine: usage.Machine{Memory: &usage.Memory{Total: 121 << 30, Available: 121<<30 - used}}}}}, nil
 		})}
