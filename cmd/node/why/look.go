@@ -221,8 +221,9 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 			l.Count++
 			used := cores(t.CPU - was.CPU)
 			l.CPU += used
-			l.Queued += cores(t.Queued - was.Queued)
-			l.Top = max(l.Top, used)
+			queued := cores(t.Queued - was.Queued)
+			l.Queued += queued
+			l.Top = max(l.Top, used+queued)
 			at := fs.WaitsIn(pid, t.TID)
 			waits[at] = true
 			idle := known && t.Ran == was.Ran && t.State == 'S'
