@@ -41,7 +41,7 @@ func LinkChanges(before, after Inventory, at time.Time) (changes []LinkChange) {
 		speed := p.speed(after)
 		told := len(changes)
 		switch {
-		case had && !has && p.setDown(after):
+		case had && !has && p.setDown(before, after):
 			say(&has, "was set down")
 		case had && !has:
 			say(&has, "lost its link")
@@ -95,11 +95,12 @@ func (p Port) speed(inv Inventory) (mbps int) {
 	return mbps
 }
 
-// setDown reports whether somebody set an interface of the port down.
-func (p Port) setDown(inv Inventory) bool {
+// setDown reports whether somebody has set an interface of the port down since.
+func (p Port) setDown(before, after Inventory) bool {
 	return slices.ContainsFunc(p.Twins, func(h HCA) bool {
-		nic, ok := inv.NIC(h.Netdev)
-		return ok && !nic.Up
+		was, _ := before.NIC(h.Netdev)
+		is, ok := after.NIC(h.Netdev)
+		return ok && was.Up && !is.Up
 	})
 }
 

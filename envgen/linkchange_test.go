@@ -54,6 +54,11 @@ func TestLinkChanges(t *testing.T) {
 			t.Errorf("%s:\n%s", name, d)
 		}
 	}
+	was, is := inventory(good), inventory(link{up: true, addr: good.addr})
+	was.NICs[1].Up, is.NICs[1].Up = false, false // the second interface is never used
+	if got := LinkChanges(was, is, at); len(got) != 1 || got[0].Text != "lost its link" {
+		t.Errorf("pulled: %+v", got)
+	}
 	gone := LinkChanges(inventory(good), Inventory{}, at)
 	if len(gone) != 1 || gone[0].Text != "is gone" || *gone[0].Up {
 		t.Errorf("a card that fell off the bus: %+v", gone)

@@ -3,7 +3,6 @@ package proc
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -21,11 +20,18 @@ type Thread struct {
 	Ran         uint64
 }
 
-// Threads lists at most so many threads of a process, the main one first.
+// Threads lists at most so many threads of a process, the main one first, as the kernel does.
 func (fs FS) Threads(pid, most int) (all []Thread) {
-	tasks, _ := filepath.Glob(fs.path(pid, "task/*")) // the pattern is valid
-	for _, task := range tasks[:min(len(tasks), most)] {
-		tid, err := strconv.Atoi(filepath.Base(task))
+	base := fs.path(pid, "task")
+	d, err := os.Open(base)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(most)
+	for _, name := range names {
+		task := base + "/" + name
+		tid, err := strconv.Atoi(name)
 		s, ok := readStat(task + "/stat")
 		b, _ := os.ReadFile(task + "/schedstat")
 		f := strings.Fields(string(b))
@@ -37,10 +43,7 @@ func (fs FS) Threads(pid, most int) (all []Thread) {
 		queued, _ := strconv.ParseInt(f[1], 10, 64)
 		t.CPU, t.Queued = time.Duration(cpu), time.Duration(queued)
 		t.Ran, _ = strconv.ParseUint(f[2], 10, 64)
-		if all = append(all, t); tid == pid {
-			last := len(all) - 1
-			all[0], all[last] = all[last], all[0]
-		}
+		all = append(all, t)
 	}
 	return all
 }

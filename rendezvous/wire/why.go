@@ -83,7 +83,7 @@ type RankLook struct {
 	CPU    float64        `json:"cpu"`              // cores in use while it was looked at
 	Mean   float64        `json:"cpu_mean"`         // the same since it began
 	Queued float64        `json:"queued"`           // cores that its threads waited for
-	Top    float64        `json:"top_thread"`       // of its busiest thread
+	Top    float64        `json:"top_thread"`       // of its busiest thread, and those that it waited for
 	// Locked: each thread waits without an end for what only another thread of its process could give.
 	Locked bool `json:"locked,omitempty"`
 	// Signals: it has handlers for signals that people send.
@@ -133,5 +133,4 @@ type Conn struct {
 	TotalAgain uint32 `json:"total_again"`
 	Tries      uint8  `json:"tries"`  // how often in a row the oldest has been sent again
 	Queued     uint32 `json:"queued"` // bytes that are not acknowledged or not sent
-	Unread     uint32 `json:"unread"` // bytes that came and the rank has not read
 }

@@ -175,10 +175,6 @@ func whyTroubles() []whyRow {
 			l.on("spark1", "sparkrun", "stop", "second")
 			l.on("spark1", "sparkrun", "node", "resume", "spark3").must(l.t)
 		}, codes: "waits"},
-		{name: "its memory is too small", launch: "exec --nodes 2 -- PYTHON SCRIPT thrash",
-			plant: on("spark2", "g=/sys/fs/cgroup/memory/why; mkdir -p $g; p=$(pgrep -f '[w]hy.py thrash' | head -1); "+
-				"echo 240M > $g/memory.limit_in_bytes; echo $p > $g/cgroup.procs; rm -f /tmp/x"),
-			codes: "paging memory-stalls", host: "spark2"},
 		{name: "a rank is killed", launch: whyTrain + "train", plant: on("spark2", "pkill -KILL -f [w]hy.py"),
 			codes: "ended", host: "spark2"},
 		{name: "a service is wedged", launch: "exec --serve 8000 --health /health --metrics /metrics -- PYTHON STANDIN 8000 0.0.0.0 wedge",

@@ -45,7 +45,7 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 			conn := wire.Conn{
 				Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: time.Duration(t.Min_rtt) * time.Microsecond,
-				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: s.WQueue, Unread: s.RQueue,
+				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: s.WQueue,
 			}
 			if was := before[inode]; was != nil {
 				conn.Sent, conn.Again = t.Data_segs_out-was.TCPInfo.Data_segs_out, again(t)-min(again(t), again(was.TCPInfo))

@@ -145,8 +145,14 @@ func (w *Why) adopt(all []proc.Stat, key launcher.Key, ranks []*watched) {
 	}
 }
 
-// program finds the process that does a rank's work: below shells and the like, which wait for their only child.
+// program finds the process that does a rank's work: below shells and the like, which wait for their only child. One
+// that a signal has stopped goes first: the others wait for it.
 func (w *Why) program(k *watched) int {
+	for _, pid := range k.pids {
+		if s, ok := w.cfg.Proc.Stat(pid); ok && s.Stopped() {
+			return pid
+		}
+	}
 	pid := k.root
 	if len(k.pids) > 1 && w.cfg.Proc.OnlyChild(pid) == 0 && !w.below(pid, k.pids) {
 		pid = k.pids[1] // of a container
@@ -203,7 +209,11 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 		total += work.CPU
 		faults += work.Faults
 		l.Swapped += fs.Swapped(pid)
-		for _, t := range fs.Threads(pid, threadsMost) {
+		threads := fs.Threads(pid, threadsMost)
+		if len(threads) == threadsMost {
+			locked = -1 << 20 // there may be more
+		}
+		for _, t := range threads {
 			was, known := k.threads[t.TID]
 			if !known {
 				was = proc.Thread{CPU: t.CPU, Queued: t.Queued, Ran: t.Ran}
@@ -211,8 +221,9 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 			l.Count++
 			used := cores(t.CPU - was.CPU)
 			l.CPU += used
-			l.Queued += cores(t.Queued - was.Queued)
-			l.Top = max(l.Top, used)
+			queued := cores(t.Queued - was.Queued)
+			l.Queued += queued
+			l.Top = max(l.Top, used+queued)
 			at := fs.WaitsIn(pid, t.TID)
 			waits[at] = true
 			idle := known && t.Ran == was.Ran && t.State == 'S'

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -14,19 +15,26 @@ func waitsForPeers(r wire.RankLook) bool {
 	return r.CPU < 2*quiet && slices.Contains([]string{"lock", "network", "poll"}, r.Main.In)
 }
 
-// sleeps: its main thread waits for a time or for a person, not for others.
+// sleeps: its main thread waits for a time, a person or what reads its output, not for others.
 func sleeps(r wire.RankLook) bool {
-	return r.CPU < 2*quiet && slices.Contains([]string{"sleep", "terminal"}, r.Main.In)
+	return r.CPU < 2*quiet && slices.Contains([]string{"sleep", "terminal", "pipe"}, r.Main.In)
 }
+
+// spins: one of its threads runs all the time, as NCCL's and MPI's do that wait for others; or it works.
+func spins(r wire.RankLook) bool { return r.Top >= 0.8 }
 
 // meetings are parts of the names of functions in which ranks wait for each other.
 var meetings = []string{"barrier", "all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "broadcast",
 	"all_to_all", "alltoall", "bcast", "init_process_group", "rendezvous", "new_group", "scatter", "gather", "reduce",
 	"recv"}
 
-// meeting is the innermost function of a stack in which its rank waits for others; empty: it is in none.
+// meeting is the innermost function of a stack in which its rank waits for others; empty: it is in none. Python's
+// multiprocessing has functions of such names that wait for the rank's own processes.
 func meeting(stack []string) string {
 	for _, frame := range stack {
+		if strings.Contains(frame, "(multiprocessing/") {
+			return ""
+		}
 		name, _, _ := strings.Cut(frame, " (")
 		name = strings.ToLower(name[strings.LastIndexByte(name, '.')+1:])
 		if slices.ContainsFunc(meetings, func(m string) bool { return strings.Contains(name, m) }) {
@@ -48,9 +56,11 @@ func list(ranks []wire.RankLook) string {
 	return word + strings.Join(texts, ", ")
 }
 
-// peers says which ranks wait for which.
+// peers says which ranks wait for which. Those of several stages do different things; and those of a service wait for
+// each other as long as there are no requests: once it has been ready, it is judged by its answers.
 func (e Evidence) peers() (out []wire.WhyFinding) {
-	if e.Job == nil || e.Job.Plan.World < 2 {
+	if e.Job == nil || e.Job.Plan.World < 2 || len(e.Job.Spec.Steps()) > 1 ||
+		e.Job.Service != nil && e.Job.Service.State != launcher.ServiceStarting {
 		return nil
 	}
 	var all []wire.RankLook
@@ -64,12 +74,18 @@ func (e Evidence) peers() (out []wire.WhyFinding) {
 	if len(all) < 2 {
 		return nil
 	}
-	out = append(out, e.missing(all)...)
-	if seen := slices.DeleteFunc(slices.Clone(all),
-		func(r wire.RankLook) bool { return len(r.Stacks) == 0 }); len(seen) == len(all) {
-		return append(out, byStacks(e, all)...)
+	if out = e.missing(all); slices.ContainsFunc(all, func(r wire.RankLook) bool { return len(r.Stacks) == 0 }) {
+		out = append(out, byKernel(e, all)...)
+	} else {
+		out = append(out, byStacks(e, all)...)
 	}
-	return append(out, byKernel(e, all)...)
+	if i := slices.IndexFunc(all, func(r wire.RankLook) bool { return len(r.Dumps) > 0 }); i >= 0 && len(out) == 0 {
+		r := all[i]
+		out = append(out, wire.WhyFinding{Code: "gave-up-waiting", Sure: 65, Rank: new(r.Rank), Host: r.Host,
+			Text:     fmt.Sprintf("rank %d on %s has waited for others in NCCL until its time was up", r.Rank, r.Host),
+			Evidence: []string{recorder(r)}, Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, r.Rank)})
+	}
+	return out
 }
 
 func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string) wire.WhyFinding {
@@ -162,26 +178,36 @@ func byStacks(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 }
 
 // byKernel goes by what the kernel says: some ranks sleep, all others wait for what comes over connections between
-// them, and nobody has run.
+// them, and nobody has run; or all others spin, which may be work.
 func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 	var waiting, late []wire.RankLook
+	sure := 60
 	for _, r := range all {
 		switch {
 		case waitsForPeers(r) && r.Main.Ran <= 2:
 			waiting = append(waiting, r)
 		case sleeps(r):
 			late = append(late, r)
+		case spins(r):
+			waiting, sure = append(waiting, r), 45
 		default:
 			return nil
 		}
 	}
-	if len(waiting) == len(all) {
+	if sure < 60 && slices.ContainsFunc(late, func(r wire.RankLook) bool { return r.Main.Ran > 0 }) {
+		return nil // it looks around from time to time, as one does that has an eye on those that work
+	}
+	if len(waiting) == len(all) && sure == 60 {
 		return e.fellSilent(all)
 	}
 	if len(late) == 0 || len(waiting) == 0 || !joined(e, all) {
 		return nil
 	}
-	f := waitFinding(e, late, waiting, 60, "")
+	f := waitFinding(e, late, waiting, sure, "")
+	if sure < 60 {
+		f.Text = fmt.Sprintf("%s on %s sleeps, while others use all of a core: they may wait for it", list(late),
+			late[0].Host)
+	}
 	if why := late[0].Unseen; why != "" {
 		f.Evidence = append(f.Evidence, "where in the program is not known: "+why)
 	}

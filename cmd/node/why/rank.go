@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -92,19 +93,18 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 	j := e.Job
 	switch {
 	case j.State == rendezvous.StateAgain:
-		f := wire.WhyFinding{Code: "again", Sure: 60, Text: "it ended, and is to start again", Remedy: "sparkrun ps " +
-			string(j.Spec.ID)}
+		f := wire.WhyFinding{Code: "again", Sure: 90, Text: "it ended, and is to start again" + e.formerCause(),
+			Remedy: "sparkrun logs " + string(j.Spec.ID), Evidence: nonempty(j.Waits)}
 		if j.AgainAt != nil && j.AgainAt.After(e.Now) {
-			f.Text += " in " + j.AgainAt.Sub(e.Now).Round(time.Second).String()
+			f.Evidence = append(f.Evidence, "it starts in "+j.AgainAt.Sub(e.Now).Round(time.Second).String())
 		}
-		if j.Waits != "" {
-			f.Evidence = append(f.Evidence, j.Waits)
+		if j.Last != nil && j.Last.Root != nil {
+			f.Rank, f.Host = &j.Last.Root.Rank, j.Last.Root.Host
 		}
 		return []wire.WhyFinding{f}
 	case j.State == rendezvous.StateWaits:
 		f := wire.WhyFinding{Code: "waits", Sure: 90, Text: "it has not started: " + cmp.Or(j.Waits,
-			"it waits for machines"),
-			Remedy: "sparkrun status"}
+			"it waits for machines") + e.formerCause(), Remedy: "sparkrun status"}
 		if j.Line > 1 {
 			f.Evidence = append(f.Evidence, fmt.Sprintf("it is number %d of those that wait", j.Line))
 		}
@@ -122,6 +122,14 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 			Remedy: "sparkrun logs " + string(j.Spec.ID)}}
 	}
 	return nil
+}
+
+// formerCause is why the generation before ended, where the next one is waited for.
+func (e Evidence) formerCause() string {
+	if last := e.Job.Last; last != nil && last.Cause != "" {
+		return "; before: " + last.Cause
+	}
+	return ""
 }
 
 // occupied says why a machine cannot take a job now, or that it could.
@@ -263,7 +271,11 @@ func (e Evidence) node() []wire.WhyFinding {
 func (e Evidence) fabric() (out []wire.WhyFinding) {
 	sure := map[envgen.Severity]int{envgen.SeverityError: 70, envgen.SeverityWarning: 35}
 	for _, f := range e.Fabric {
-		if n := sure[f.Severity]; n > 0 {
+		n := sure[f.Severity]
+		if f.Code == topology.CodeLinkErrors || f.Code == topology.CodeRetransmits {
+			n = 62 // they slow it down now
+		}
+		if n > 0 {
 			out = append(out, wire.WhyFinding{Code: f.Code, Sure: n, Text: f.Text, Host: f.Host, Port: f.Port,
 				Evidence: nonempty(f.Evidence), Remedy: f.Remedy})
 		}
@@ -271,18 +283,23 @@ func (e Evidence) fabric() (out []wire.WhyFinding) {
 	return out
 }
 
-// links are ports that have lost their link, or the half of it, since the job began; of a machine, within the hour.
+// links are ports that have lost their link, or the half of it, since the job began, of those by which it meets; of a
+// machine, within the hour. One that is back is told of for an hour.
 func (e Evidence) links() (out []wire.WhyFinding) {
-	since := e.Now.Add(-recent)
-	if e.Job != nil {
-		if since = e.Job.Planned; len(e.Job.Plan.Nodes) < 2 {
-			return nil
-		}
-	}
 	for _, l := range e.Looks {
+		since := e.Now.Add(-recent)
+		meets := func(string) bool { return true }
+		if e.Job != nil {
+			since = e.Job.Planned
+			meets = func(slot string) bool {
+				return len(e.Job.Plan.Nodes) > 1 && slices.ContainsFunc(e.Job.Plan.Nodes, func(p rendezvous.Place) bool {
+					return p.Node == l.ID && slices.ContainsFunc(p.Entry.Paths, func(at envgen.Path) bool { return at.Slot == slot })
+				})
+			}
+		}
 		last, lost := map[string]envgen.LinkChange{}, map[string]int{}
 		for _, c := range l.Links {
-			if c.At.Before(since) || c.Up == nil {
+			if c.At.Before(since) || c.Up == nil || !meets(c.Slot) {
 				continue
 			}
 			if last[c.Slot] = c; !*c.Up {
@@ -294,10 +311,10 @@ func (e Evidence) links() (out []wire.WhyFinding) {
 				Text: fmt.Sprintf("%s of %s %s %s ago", c.Port, l.Host, c.Text, e.ago(c.At))}
 			if *c.Up {
 				f.Code, f.Sure = "link-flaps", min(70, 20+10*lost[slot])
-				f.Text = fmt.Sprintf("%s of %s has lost its link %d times; it has one again since %s", c.Port, l.Host, lost[slot],
+				f.Text = fmt.Sprintf("%s of %s has lost its link (%d times); it has one again since %s", c.Port, l.Host, lost[slot],
 					e.ago(c.At))
 			}
-			if lost[slot] > 0 {
+			if lost[slot] > 0 && (!*c.Up || e.Now.Sub(c.At) < recent) {
 				out = append(out, f)
 			}
 		}

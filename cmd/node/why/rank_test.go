@@ -35,7 +35,7 @@ func running() Evidence {
 	for i := range 3 {
 		host := fmt.Sprintf("spark%d", i+1)
 		j.Plan.Nodes = append(j.Plan.Nodes, rendezvous.Place{Node: launcher.NodeID(host), Host: host, FirstRank: i, Ranks: 1,
-			Entry: envgen.Entry{Paths: make([]envgen.Path, 1)}})
+			Entry: envgen.Entry{Paths: []envgen.Path{{Slot: "s"}}}})
 		e.Nodes = append(e.Nodes, wire.NodeStatus{ID: launcher.NodeID(host), Host: host, State: "ready",
 			Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})})
 		r := wire.RankLook{Job: "aaaa", Rank: i, PID: 100 + i, Name: "python3", Count: 5, CPU: 0.7, Mean: 0.7, Top: 0.6,
@@ -71,6 +71,11 @@ func stacks(frames ...string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.Stacks = frames }
 }
 
+func flap(ago time.Duration) []envgen.LinkChange {
+	return []envgen.LinkChange{{At: now.Add(-ago), Slot: "s", Port: "port 0", Up: new(false)},
+		{At: now.Add(-ago + time.Second), Slot: "s", Port: "port 0", Up: new(true)}}
+}
+
 func TestRank(t *testing.T) {
 	second := func(change func(*wire.RankLook)) func(*Evidence) {
 		return func(e *Evidence) { change(&e.Looks[1].Ranks[0]) }
@@ -97,7 +102,14 @@ func TestRank(t *testing.T) {
 		"reads a model": {second(func(r *wire.RankLook) {
 			r.Faults, r.Disk, r.CPU, r.Main = 5000, 1, 0.2, wire.ThreadLook{State: "D", In: "disk", Ran: 400}
 		}), ""},
-		"waits for work": {second(func(r *wire.RankLook) { r.Count, r.Signals, r.Locked = 1, true, true }), ""},
+		"waits for work, or to be told to end": {second(func(r *wire.RankLook) { r.Signals, r.Locked = true, true }), ""},
+		"another job's GPU is slow": {func(e *Evidence) {
+			e.Looks[2].Machine.GPUs[0].MHz = new(507.0)
+			e.Looks[2].Machine.Ranks = []usage.Rank{{Job: "aaaa"}, {Job: "bbbb", GPUMemory: new(int64(1 << 30))}}
+		}, ""},
+		"a device counts an error": {func(e *Evidence) {
+			e.Looks[0].Machine.Ports = []usage.Port{{Name: "port 0", Errors: map[string]uint64{"out_of_sequence": 1}}}
+		}, ""},
 
 		"stopped": {func(e *Evidence) {
 			each(e, 1, idles("lock"))
@@ -148,6 +160,13 @@ func TestRank(t *testing.T) {
 			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "s", Port: "port 0", Up: new(false),
 				Text: "lost its link"}}
 		}, "link-lost::spark2 no-answer:0:spark1"},
+		"a port lost its link by which it does not meet": {func(e *Evidence) {
+			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "t", Port: "port 1", Up: new(false)}}
+		}, ""},
+		"a link was away": {func(e *Evidence) { e.Looks[1].Links = flap(10 * time.Minute) }, "link-flaps::spark2"},
+		"a link was away, long ago": {func(e *Evidence) {
+			e.Job.Planned, e.Looks[1].Links = now.Add(-48*time.Hour), flap(20*time.Hour)
+		}, ""},
 		"far": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) {
 				for i := range r.Conns {
@@ -157,6 +176,16 @@ func TestRank(t *testing.T) {
 				}
 			})
 		}, "far::spark2"},
+		"a link has become slow": {func(e *Evidence) {
+			e.Looks[0].Ranks[0].Conns[1].RTT, e.Looks[2].Ranks[0].Conns[0].RTT = 25*time.Millisecond, 25*time.Millisecond
+		}, "crowded::spark1"},
+		"a question now and then": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				for i := range r.Conns {
+					r.Conns[i].RTT, r.Conns[i].Sent = 30*time.Millisecond, 66
+				}
+			})
+		}, ""},
 		"Ethernet in place of RDMA": {func(e *Evidence) {
 			m := &e.Looks[0].Machine
 			m.Ranks = []usage.Rank{{Job: "aaaa", GPUMemory: new(int64(1 << 30))}}
@@ -177,6 +206,35 @@ func TestRank(t *testing.T) {
 			idles("sleep")(&e.Looks[2].Ranks[0])
 			e.Looks[2].Ranks[0].Stacks = []string{"load (data.py:7)"}
 		}, "waits-for-rank:2:spark3"},
+		"one sleeps, and NCCL of the others spins": {func(e *Evidence) {
+			each(e, 2, func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 1.02, 1, wire.ThreadLook{State: "R", Ran: 30} })
+			idles("sleep")(&e.Looks[2].Ranks[0])
+		}, "waits-for-rank:2:spark3"},
+		"one looks from time to time at those that work": {func(e *Evidence) {
+			each(e, 0, func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 1.02, 1, wire.ThreadLook{State: "R", Ran: 30} })
+			idles("sleep")(&e.Looks[0].Ranks[0])
+			e.Looks[0].Ranks[0].Main.Ran = 2
+		}, ""},
+		"one waits for its loader, by stacks": {func(e *Evidence) {
+			each(e, 2, idles("lock"))
+			each(e, 2, stacks("all_reduce (d.py:1)"))
+			idles("poll")(&e.Looks[2].Ranks[0])
+			e.Looks[2].Ranks[0].Stacks = []string{"recv (multiprocessing/connection.py:5)", "load (a.py:7)"}
+		}, "waits-for-rank:2:spark3"},
+		"a service has no requests": {func(e *Evidence) {
+			e.Job.Spec.Service, e.Job.Service = &launcher.Service{}, &launcher.ServiceSeen{State: launcher.ServiceReady}
+			each(e, -1, idles("poll"))
+			each(e, -1, stacks("recv (shm_broadcast.py:4)"))
+			e.Looks[0].Ranks[0].Stacks = []string{"select (selectors.py:5)"}
+		}, ""},
+		"Ray's head sleeps": {func(e *Evidence) {
+			e.Job.Spec.Stages = append([]launcher.Stage{{Name: "head"}}, e.Job.Spec.Stages...)
+			each(e, -1, idles("poll"))
+			idles("sleep")(&e.Looks[0].Ranks[0])
+		}, ""},
+		"NCCL gave up waiting": {func(e *Evidence) {
+			e.Looks[1].Ranks[0].Dumps = []string{"/tmp/nccl_trace_rank_1"}
+		}, "gave-up-waiting:1:spark2"},
 		"they wait in different calls": {func(e *Evidence) {
 			each(e, -1, idles("lock"))
 			each(e, 0, stacks("all_reduce (d.py:1)"))
@@ -214,6 +272,12 @@ func TestRank(t *testing.T) {
 			e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 ran out of memory",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 		}, "ended:1:spark2"},
+		"starts again": {func(e *Evidence) {
+			e.Job.State, e.Looks, e.Job.AgainAt = rendezvous.StateAgain, nil, new(now.Add(time.Minute))
+			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1", Ended: now}}
+			e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1: exit 3",
+				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
+		}, "again:1:spark2 failed-before::"},
 		"completed": {func(e *Evidence) { e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Completed} }, ""},
 		"asleep":    {func(e *Evidence) { e.Job.State, e.Looks = rendezvous.StateAsleep, nil }, ""},
 		"wedged": {func(e *Evidence) {
@@ -276,7 +340,7 @@ func TestReadStacks(t *testing.T) {
 			"barrier (c10d.py:9)|<module>?[2J (t.py:3)", ""},
 		"none\n":                      {"", "", "py-spy is neither in PATH nor beside its program"},
 		"Permission Denied: try sudo": {"", "", "py-spy: Permission Denied: try sudo"},
-		"":                            {"", "", "py-spy: "},
+		"":                            {"", "", "py-spy: it did not answer"},
 	} {
 		dumps, stack, unseen := readStacks([]byte(text), since)
 		got := [3]string{strings.Join(dumps, "|"), strings.Join(stack, "|"), unseen}

@@ -44,7 +44,7 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 		add("rank-frozen", 96, "is frozen by its cgroup, and runs nothing", "", program+" in "+r.Group.Path, e.others(r))
 	case r.Main.State == "Z":
 		add("rank-dead", 80, "has ended, and what it started has not", beside("ps -ef"), program)
-	case r.Locked && (r.Count > 1 || !r.Signals):
+	case r.Locked && !r.Signals: // else it may wait to be told to end
 		add("rank-locked", 90, "is locked up: each of its threads waits, without an end, for another thread of the same process",
 			beside(fmt.Sprintf("py-spy dump --pid %d", r.PID)), append([]string{program, e.others(r)}, r.Stacks...)...)
 	case r.Disk >= 0.9 && r.Main.Ran == 0 && r.CPU < quiet:
@@ -202,10 +202,19 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 	return append(out, e.byEthernet(l)...)
 }
 
+// holdGPU tells whether the job's ranks, and those of others, have memory of a machine's GPUs.
+func (e Evidence) holdGPU(l wire.NodeLook) (own, others bool) {
+	for _, r := range l.Machine.Ranks {
+		has := r.GPUMemory != nil && *r.GPUMemory > 0
+		mine := e.Job != nil && r.Job == e.Job.Spec.ID
+		own, others = own || has && mine, others || has && !mine && e.Job != nil
+	}
+	return own, others
+}
+
 // byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
 func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
-	gpu := slices.ContainsFunc(l.Machine.Ranks, func(r usage.Rank) bool { return r.GPUMemory != nil && *r.GPUMemory > 0 })
-	if e.Job == nil || !gpu || !slices.ContainsFunc(e.Job.Plan.Nodes,
+	if own, _ := e.holdGPU(l); !own || !slices.ContainsFunc(e.Job.Plan.Nodes,
 		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
 		return nil
 	}
@@ -237,6 +246,9 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 	}
 	var all []one
 	for _, l := range e.Looks {
+		if own, others := e.holdGPU(l); others && !own {
+			continue // they are no business of this job
+		}
 		for _, g := range l.Machine.GPUs {
 			all = append(all, one{l.Host, g})
 		}
@@ -328,6 +340,7 @@ type way struct {
 	tries       uint8
 	queued      uint32
 	rtt, least  time.Duration // of the best of them
+	bulk        time.Duration // round trip of the best that moves many packets, which are answered at once; 0: none does
 	example     wire.Conn
 	rank        int
 }
@@ -352,6 +365,9 @@ func (e Evidence) ways() []way {
 				w.sent, w.again, w.queued, w.tries = w.sent+c.Sent, w.again+c.Again, w.queued+c.Queued, max(w.tries, c.Tries)
 				w.total, w.lost = w.total+c.Total, w.lost+c.TotalAgain
 				w.rtt, w.least = min(w.rtt, c.RTT), min(w.least, c.MinRTT)
+				if c.Sent >= many && (w.bulk == 0 || c.RTT < w.bulk) {
+					w.bulk = c.RTT
+				}
 				byPair[[2]string{l.Host, to}] = w
 			}
 		}
@@ -362,9 +378,12 @@ func (e Evidence) ways() []way {
 }
 
 // far is from which best round trip a network of one room is slow; crowded, which packets before a slow link make.
+// A question each 10 ms has that round trip, as its answer is acknowledged with the next one: so many packets in the
+// window are more than such questions of the time of crowded.
 const (
 	far     = 3 * time.Millisecond
 	crowded = 20 * time.Millisecond
+	many    = uint32(2 * window / crowded)
 )
 
 // connections are of ranks between machines: those that get no answer, lose packets, or are slow. What several of them
@@ -407,7 +426,7 @@ func (w way) trouble() string {
 		return "loses-packets"
 	case w.least >= far:
 		return "far"
-	case w.rtt >= crowded && w.queued >= 64<<10 && w.sent > 0:
+	case w.rtt >= crowded && w.queued >= 64<<10 && w.sent > 0, w.bulk >= crowded:
 		return "crowded"
 	}
 	return ""
@@ -453,7 +472,7 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 	case "far":
 		f.Sure, f.Text = 60, "the way "+between+" is slow: at best "+w.least.String()+" there and back"
 	case "crowded":
-		f.Sure, f.Text = 55, "the way "+between+" is full: "+w.rtt.String()+" there and back, as packets wait"
+		f.Sure, f.Text = 55, "the way "+between+" is slow or full: "+max(w.rtt, w.bulk).String()+" there and back"
 	}
 	for _, w := range ways[:min(len(ways), 3)] {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, the oldest %d times; "+

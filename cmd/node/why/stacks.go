@@ -2,6 +2,7 @@ package why
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -105,7 +106,7 @@ func readStacks(b []byte, since time.Time) (dumps, stack []string, unseen string
 	}
 	if err := json.Unmarshal(b, &threads); err != nil {
 		said, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
-		return dumps, nil, "py-spy: " + plain.Line(plain.Cut(said, 200))
+		return dumps, nil, "py-spy: " + cmp.Or(plain.Line(plain.Cut(said, 200)), "it did not answer")
 	}
 	for _, t := range threads {
 		if t.Name != "MainThread" && t.TID != t.PID {

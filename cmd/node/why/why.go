@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/doctor"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/proc"
@@ -33,7 +34,7 @@ import (
 )
 
 // within bounds the questions to one machine; the window and py-spy are most of it.
-const within = window + stacksWithin + 2*time.Second
+const within = window + stacksWithin + 3*time.Second
 
 // Config of a node's part. All of it is needed.
 type Config struct {
@@ -99,24 +100,25 @@ func (w *Why) why(ctx context.Context, c wire.Caller, r wire.WhyRequest) (res wi
 	return res, nil
 }
 
-// find finds the job that a text means, else the machine.
+// find finds the job that a text means, else the machine. A machine's name goes before the beginning of an id, and
+// before the name of a job that is over.
 func find(jobs wire.JobsResponse, st wire.Status, of string) (*rendezvous.JobStatus, *wire.NodeStatus, error) {
 	bare := make([]rendezvous.Job, len(jobs.Jobs))
 	for i, j := range jobs.Jobs {
 		bare[i] = j.Job
 	}
 	i, err := rendezvous.FindJob(bare, jobs.User, of)
-	if err == nil {
-		return &jobs.Jobs[i], nil, nil
-	}
 	var hosts []string
 	for _, n := range st.Nodes {
-		if n.Host == of {
+		if n.Host == of && (err != nil || bare[i].Outcome != nil || bare[i].Spec.Name != of) {
 			return nil, &n, nil
 		}
 		hosts = append(hosts, n.Host)
 	}
-	if !errors.Is(err, rendezvous.ErrNoJob) {
+	switch {
+	case err == nil:
+		return &jobs.Jobs[i], nil, nil
+	case !errors.Is(err, rendezvous.ErrNoJob):
 		return nil, nil, err
 	}
 	return nil, nil, fmt.Errorf("%w; nor is it a machine: those are %s", err, strings.Join(hosts, ", "))
@@ -139,7 +141,7 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 		asked.Go(func() {
 			var err error
 			if n.ID == w.cfg.Self {
-				looks[i], err = w.node(ctx, r)
+				looks[i], err = w.self(ctx, r)
 			} else {
 				looks[i], err = wire.Look.Call(ctx, w.cfg.Dial.Client(n.ID), r)
 			}
@@ -149,6 +151,7 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 		})
 	}
 	asked.Wait()
+	e.Now = time.Now() // as the machines were read at the end
 	for _, l := range looks {
 		switch {
 		case l.Error != "":
@@ -164,6 +167,25 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 	}
 	e.Fabric = fabricFindings(*e)
 	return unasked
+}
+
+// self looks at this node. Who reads of a process that hangs in the kernel may hang with it, and then is left behind.
+func (w *Why) self(ctx context.Context, r wire.LookRequest) (wire.NodeLook, error) {
+	type answer struct {
+		look wire.NodeLook
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		look, err := w.node(ctx, r)
+		answers <- answer{look, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.look, a.err
+	case <-ctx.Done():
+		return wire.NodeLook{}, ctx.Err()
+	}
 }
 
 // concerns tells whether a machine has a part in what was asked for.
@@ -214,7 +236,14 @@ func fabricFindings(e Evidence) []envgen.Finding {
 		views = append(views, envgen.NodeView{ID: n.ID, Host: n.Host, Mgmt: n.Addr, Inventory: n.Inventory})
 		entries = append(entries, p.Entry)
 	}
-	return survey.Rules{}.Preflight(seen.Topology, views, entries)
+	found := survey.Rules{}.Preflight(seen.Topology, views, entries)
+	for _, f := range seen.Topology.Findings { // a launch does not mind these
+		if (f.Code == topology.CodeLinkErrors || f.Code == topology.CodeRetransmits) && len(views) > 1 &&
+			slices.ContainsFunc(views, func(v envgen.NodeView) bool { return v.Host == f.Host }) {
+			found = append(found, f)
+		}
+	}
+	return found
 }
 
 // looked says what was looked at, with the figures that are of interest where nothing is wrong.

@@ -20,11 +20,8 @@ import (
 )
 
 // figuresWithin bounds the wait for what the ranks use, beside which all else is shown: the agent gives up on a machine
-// that does not answer after 3 s. Who looks each second waits no longer than that.
-const (
-	figuresWithin = 3500 * time.Millisecond
-	figuresSoon   = time.Second
-)
+// that does not answer after 3 s.
+const figuresWithin = 3500 * time.Millisecond
 
 // rankUsed is what a rank uses, and where.
 type rankUsed struct {
@@ -40,11 +37,7 @@ func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsRespons
 	}
 	var used wire.UsageResponse
 	if j.Outcome == nil {
-		patience := figuresWithin
-		if o.watch {
-			patience = figuresSoon
-		}
-		soon, cancel := context.WithTimeout(ctx, patience)
+		soon, cancel := context.WithTimeout(ctx, figuresWithin)
 		defer cancel()
 		used, _ = wire.Usage.Call(soon, b, wire.Empty{}) //nolint:errcheck // all else is shown without it
 	}

@@ -15,8 +15,11 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// whyMost is how many findings fit a screen.
-const whyMost = 4
+// How many findings fit a screen, and how many lines of what was looked at.
+const (
+	whyMost    = 4
+	lookedMost = 20
+)
 
 type whyOptions struct {
 	of   string
@@ -124,9 +127,11 @@ func whyLines(res wire.WhyResponse, now time.Time) (out []string) {
 		for _, e := range f.Evidence {
 			out = append(out, "     "+e)
 		}
-		if j := res.Job; j != nil && j.Outcome != nil && f.Code == "ended" {
-			for _, line := range follow.Why(*j.Outcome, j.Spec) {
-				out = append(out, "     "+line)
+		if j := res.Job; j != nil && (f.Code == "ended" || f.Code == "again") {
+			if o := cmp.Or(j.Outcome, j.Last); o != nil {
+				for _, line := range follow.Why(*o, j.Spec) {
+					out = append(out, "     "+line)
+				}
 			}
 		}
 		if f.Remedy != "" {
@@ -138,8 +143,11 @@ func whyLines(res wire.WhyResponse, now time.Time) (out []string) {
 	}
 	if len(res.Findings) == 0 {
 		out = append(out, "nothing found. Looked at:")
-		for _, line := range res.Looked {
+		for _, line := range res.Looked[:min(len(res.Looked), lookedMost)] {
 			out = append(out, "  "+line)
+		}
+		if more := len(res.Looked) - lookedMost; more > 0 {
+			out = append(out, fmt.Sprintf("  and %d more: --json has them", more))
 		}
 	}
 	for _, line := range res.Unasked {

@@ -149,6 +149,7 @@ func watch(ctx context.Context, a *app.App, b *wire.Client, first wire.Status, o
 	g, ctx := errgroup.WithContext(ctx)
 	var mu sync.Mutex
 	newest, changed := first, make(chan struct{}, 1)
+	var used []wire.NodeUsage
 	g.Go(func() error {
 		for again := (app.Pause{}); ; {
 			err := wire.Follow.Call(ctx, b, wire.Empty{}, func(st wire.Status) error {
@@ -173,12 +174,31 @@ func watch(ctx context.Context, a *app.App, b *wire.Client, first wire.Status, o
 			}
 		}
 	})
+	g.Go(func() error { // beside the view, which a machine must not hold up that does not answer
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for o.wide || !o.json {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return nil
+			}
+			if got := askUsage(ctx, b); got != nil {
+				mu.Lock()
+				used = got
+				mu.Unlock()
+			}
+		}
+		return nil
+	})
 	g.Go(func() error {
 		defer cancel()
 		s := &seen{}
 		return follow.Watch(ctx, a, changed, func(ctx context.Context) (follow.View, error) {
 			mu.Lock()
-			s.status = newest
+			if s.status = newest; used != nil {
+				s.usage = used
+			}
 			mu.Unlock()
 			return s.view(ctx, a, b, o)
 		})
@@ -212,12 +232,13 @@ func (s *seen) view(ctx context.Context, a *app.App, b *wire.Client, o options) 
 	return v, nil
 }
 
-const (
-	// usageWithin bounds the wait for what machines use: the agent gives up on one that does not answer after 3 s.
-	usageWithin = 3500 * time.Millisecond
-	// usageSoon does so for a view that has earlier figures.
-	usageSoon = time.Second
-)
+// askUsage asks what machines use; nil: there was no answer. The agent gives up on one that does not answer after 3 s.
+func askUsage(ctx context.Context, b *wire.Client) []wire.NodeUsage {
+	ctx, cancel := context.WithTimeout(ctx, 3500*time.Millisecond)
+	defer cancel()
+	got, _ := wire.Usage.Call(ctx, b, wire.Empty{}) //nolint:errcheck // all else is shown without it
+	return got.Nodes
+}
 
 // seen is what is known at one moment.
 type seen struct {
@@ -232,18 +253,8 @@ type seen struct {
 // nobody is there to ask. Programs that want the status are answered by the leader alone, at once.
 func (s *seen) look(ctx context.Context, b *wire.Client, o options) (err error) {
 	var both sync.WaitGroup
-	if o.wide || !o.json {
-		both.Go(func() {
-			within := usageWithin
-			if s.usage != nil {
-				within = usageSoon
-			}
-			ctx, cancel := context.WithTimeout(ctx, within)
-			defer cancel()
-			if got, err := wire.Usage.Call(ctx, b, wire.Empty{}); err == nil {
-				s.usage = got.Nodes
-			}
-		})
+	if s.usage == nil && (o.wide || !o.json) {
+		both.Go(func() { s.usage = askUsage(ctx, b) })
 	}
 	if !o.json {
 		var got wire.JobsResponse

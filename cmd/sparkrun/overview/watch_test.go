@@ -3,6 +3,7 @@ package overview
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,8 +15,8 @@ import (
 )
 
 // watched runs status --watch for a while on a cluster whose second machine goes away after 5 s, and whose memory in use
-// is another at each look.
-func watched(t *testing.T, a *app.App, o options) {
+// is another at each look; that is told after the first one so much later.
+func watched(t *testing.T, a *app.App, o options, later time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, interrupt := context.WithCancel(t.Context())
@@ -31,9 +32,12 @@ func watched(t *testing.T, a *app.App, o options) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-		used := int64(0)
+		var asked atomic.Int64
 		uses := apptest.Calls{wire.Usage.Unary.Serve(func(context.Context, wire.Caller, wire.Empty) (wire.UsageResponse, error) {
-			used += 1 << 30
+			used := asked.Add(1) << 30
+			if used > 1<<30 {
+				time.Sleep(later)
+			}
 			return wire.UsageResponse{Nodes: []wire.NodeUsage{{ID: "id-spark1",
 				Machine: usage.Machine{Memory: &usage.Memory{Total: 121 << 30, Available: 121<<30 - used}}}}}, nil
 		})}
@@ -49,7 +53,7 @@ func watched(t *testing.T, a *app.App, o options) {
 // Without a terminal there is a block for each change, and a figure is none.
 func TestWatchPrintsChanges(t *testing.T) {
 	var out, errs apptest.SyncBuffer
-	watched(t, &app.App{Out: &out, Err: &errs}, options{})
+	watched(t, &app.App{Out: &out, Err: &errs}, options{}, 0)
 	text := out.String()
 	blocks := strings.Split(text, "\n\n")
 	if len(blocks) != 2 || strings.Contains(blocks[0], "away") || !strings.Contains(blocks[1], "spark2   10.0.0.12   away") ||
@@ -62,11 +66,11 @@ func TestWatchPrintsChanges(t *testing.T) {
 func TestWatchDraws(t *testing.T) {
 	var out apptest.SyncBuffer
 	watched(t, &app.App{Out: &out, Err: &out, OutTTY: true, Environ: []string{"TERM=xterm"}, Rows: func() int { return 5 }},
-		options{wide: true})
+		options{wide: true}, 0)
 	drawn := strings.Split(out.String(), "\x1b[H")
 	last, kept, left := strings.Cut(drawn[len(drawn)-1], "\x1b[?1049l")
 	switch {
-	case len(drawn) < 10 || !strings.Contains(drawn[2], "2 of 121 GiB"):
+	case len(drawn) < 10 || !strings.Contains(strings.Join(drawn[2:4], ""), "2 of 121 GiB"):
 		t.Errorf("drawn %d times:\n%s", len(drawn)-1, out.String())
 	case !left || !strings.Contains(last, "away") || !strings.Contains(kept, "away"):
 		t.Errorf("the end is %q, then %q", last, kept)
@@ -77,5 +81,15 @@ func TestWatchDraws(t *testing.T) {
 		if n := strings.Count(strings.Split(frame, "\x1b[J")[0], "\n") + 1; n > 5 {
 			t.Errorf("%d lines on a terminal of 5", n)
 		}
+	}
+}
+
+// A machine that does not answer holds up neither the view nor, for good, the figures of the others.
+func TestWatchBesideASilentMachine(t *testing.T) {
+	var out apptest.SyncBuffer
+	watched(t, &app.App{Out: &out, Err: &out, OutTTY: true, Environ: []string{"TERM=xterm"}}, options{wide: true},
+		3*time.Second)
+	if n := strings.Count(out.String(), "\x1b[H"); n < 10 || !strings.Contains(out.String(), "2 of 121 GiB") {
+		t.Errorf("drawn %d times:\n%s", n, out.String())
 	}
 }

@@ -81,18 +81,6 @@ def pool():
         time.sleep(0.5)
 
 
-def thrash():
-    """Uses all of its memory over and over: more than its cgroup is about to have."""
-    held = bytearray(192 << 20)
-    with open("/tmp/why-mapped", "wb") as f:
-        f.write(os.urandom(128 << 20))
-    with open("/tmp/why-mapped", "rb") as f:
-        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
-        while True:
-            for i in range(0, len(m), 4096):
-                held[i % len(held)] = m[i]
-
-
 modes = {
     "train": lambda: train(lambda: time.sleep(0.02)),
     "uneven": lambda: train(lambda: spin(0.6) if rank == 0 else None),
@@ -103,6 +91,5 @@ modes = {
     "load": load,
     "lock": lambda: lock_up() if rank == 1 else time.sleep(600),
     "pool": pool,
-    "thrash": thrash,
 }
 modes[mode]()
