@@ -1,8 +1,8 @@
 package bench
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/bench"
 )
@@ -42,6 +44,9 @@ func standin() {
 		fmt.Println(`{"type": "event", "step": "planned", "job": "j0"}`)
 		fmt.Fprintln(os.Stderr, "sparkrun: out of memory")
 		os.Exit(1)
+	case words == "stop gone":
+		fmt.Fprintf(os.Stderr, "sparkrun: stop job \"gone\": %v\n", rendezvous.ErrNoJob)
+		os.Exit(1)
 	case os.Args[1] == "launch" || os.Args[1] == "run":
 		fmt.Println(`{"type": "event", "step": "planned", "job": "j1", "plan": {"nodes": [{"host": "spark1"}, {"host": "spark2"}]}}`)
 		fmt.Printf(`{"type": "event", "step": "serves", "job": "j1", "url": %q}`+"\n", os.Getenv("SERVER"))
@@ -61,9 +66,14 @@ func engine(t *testing.T, asked *atomic.Int64) string {
 		case "/version":
 			io.WriteString(w, `{"version": "0.12.1"}`)
 		case "/v1/models":
-			io.WriteString(w, `{"data": [{"id": "org/model", "root": "/models/m"}]}`)
+			io.WriteString(w, `{"data": [{"id": "org/model", "root": "/models/m"}, {"id": "lora", "root": "/models/l"}]}`)
 		case "/v1/completions":
 			asked.Add(1)
+			var body struct{ Model string }
+			if json.NewDecoder(r.Body).Decode(&body) != nil || body.Model == "bad" {
+				http.Error(w, "overloaded", 503)
+				return
+			}
 			for range 3 {
 				io.WriteString(w, `data: {"choices": [{"text": "x"}]}`+"\n\n")
 			}
@@ -238,25 +248,73 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A command that hangs is ended with all that it has started, and so it is by Ctrl-C, which is resumed.
+// A file may have more repeats afterwards. A server that is not known any more is no reason to go on never.
+func TestChangedAndForgotten(t *testing.T) {
+	b := newBed(t, file)
+	if err := b.run("--only", "sum"); err != nil {
+		t.Fatal(err)
+	}
+	j, err := os.OpenFile(b.kept(), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(j, `{"server": {"job": "gone"}}`+"\n")
+	j.Close()
+	b.write("two.yaml", strings.Replace(file, "repeats: 2", "repeats: 3", 1))
+	if err := b.run("--resume", "--changed"); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.result(); len(r.Results) != 3 || r.Left != "" || b.read("notes") != "stop gone\n" {
+		t.Errorf("%+v; %s", r, b.read("notes"))
+	}
+}
+
+// What varies of a client is asked of one server; one that has failed is replaced before the next case.
+func TestOneServerManyClients(t *testing.T) {
+	b := newBed(t, strings.Replace(strings.Replace(file, "tp: [1, 2], concurrency: [1, 2]", "model: [lora, bad, org/model]", 1),
+		`concurrency: "{concurrency}"`, `model: "{model}"`, 1))
+	b.write("two.yaml", strings.Replace(b.read("two.yaml"), " --tp {tp}", "", 1))
+	if err := b.run("--only", "chat"); err == nil || !strings.Contains(err.Error(), "1 case failed") {
+		t.Fatal(err, b.errs.String())
+	}
+	if r := b.result(); len(r.Results) != 5 || !strings.Contains(r.Results[2].Error, "all 4 requests failed: /v1/completions answers 503") {
+		t.Errorf("%+v", r.Results)
+	}
+	if notes := b.read("notes"); notes != strings.Repeat("launch --json vllm org/model\nstop j1\n", 2) {
+		t.Error(notes)
+	}
+}
+
+// A command that hangs is ended with all that it has started, and so it is when the terminal goes, which is resumed. What
+// it leaves behind is not waited for.
 func TestTimeoutAndInterrupt(t *testing.T) {
 	b := newBed(t, strings.Replace(file, "echo rate 7", "sleep 300 & wait", 1)+"    timeout: 100ms\n")
 	if err := b.run("--only", "sum"); err == nil || !strings.Contains(b.errs.String(), "it took longer than its timeout, 100ms") {
 		t.Error(err, b.errs.String())
 	}
+	b = newBed(t, strings.Replace(file, "echo rate 7", "sleep 300 & echo rate 7", 1)+"    timeout: 30s\n")
+	if err := b.run("--only", "sum"); err != nil {
+		t.Error(err, b.errs.String())
+	}
 	b = newBed(t, strings.Replace(file, "echo rate 7", "touch began; sleep 300", 1))
 	t.Chdir(b.dir)
-	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
 	go func() {
-		for b.read("began") == "" && ctx.Err() == nil {
-			if _, err := os.Stat("began"); err == nil {
-				cancel()
+		for ticks := time.Tick(time.Millisecond); ; {
+			select {
+			case <-ticks:
+				if _, err := os.Stat("began"); err == nil {
+					syscall.Kill(os.Getpid(), syscall.SIGHUP)
+					return
+				}
+			case <-over:
+				return
 			}
-			time.Sleep(time.Millisecond)
 		}
 	}()
-	err := run(ctx, b.a, runOptions{file: "two.yaml", only: []string{"sum"}})
-	if err == nil || !strings.Contains(b.errs.String(), "bench run two.yaml --resume` goes on") {
+	err := b.do("run", "two.yaml", "--only", "sum")
+	close(over)
+	if exit, is := errors.AsType[*app.ExitError](err); !is || exit.Code != 130 || !strings.Contains(b.errs.String(), "bench run two.yaml --resume` goes on") {
 		t.Error(err, b.errs.String())
 	}
 	if r := b.result(); len(r.Results) != 0 || r.Ended != nil {
@@ -290,6 +348,13 @@ cp "$NOTES.json" "$2/$4"
 		if !strings.Contains(b.read("notes"), want) {
 			t.Errorf("no %s in %s", want, b.read("notes"))
 		}
+	}
+	seeds := map[string]bool{}
+	for _, after := range strings.Split(b.read("notes"), "--seed ")[1:] {
+		seeds[strings.Fields(after)[0]] = true
+	}
+	if len(seeds) != 8 {
+		t.Errorf("cases of one server have the same prompts: %v", seeds)
 	}
 }
 

@@ -30,12 +30,9 @@ scaling_b (case, figure, by, from, to, speedup, efficiency).`,
 		Args:              app.Takes(2, "a run"),
 		ValidArgsFunction: completeRuns(a),
 		RunE: func(_ *cobra.Command, args []string) error {
-			var runs [2]bench.Run
-			for i := range runs {
-				var err error
-				if runs[i], err = find(a, args[i]); err != nil {
-					return err
-				}
+			runs, err := find(a, args...)
+			if err != nil {
+				return err
 			}
 			c := bench.Compare(runs[0], runs[1])
 			if json {

@@ -34,13 +34,9 @@ to its upper quartile, and a line for each combination of the other values and e
 		},
 		ValidArgsFunction: completeRuns(a),
 		RunE: func(_ *cobra.Command, args []string) error {
-			var runs []bench.Run
-			for _, word := range args {
-				r, err := find(a, word)
-				if err != nil {
-					return err
-				}
-				runs = append(runs, r)
+			runs, err := find(a, args...)
+			if err != nil {
+				return err
 			}
 			svg, err := bench.Draw(runs, d)
 			if err != nil {
@@ -75,15 +71,15 @@ clocks, figures, input_tokens, output_tokens, notes, error) and ended.`,
 		},
 		ValidArgsFunction: completeRuns(a),
 		RunE: func(_ *cobra.Command, args []string) error {
-			r, err := find(a, args[0])
+			runs, err := find(a, args...)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return a.Object(r)
+				return a.Object(runs[0])
 			}
 			w := csv.NewWriter(a.Out)
-			w.WriteAll(rows(r)) //nolint:errcheck // Error has it
+			w.WriteAll(rows(runs[0])) //nolint:errcheck // Error has it
 			return w.Error()
 		},
 	}

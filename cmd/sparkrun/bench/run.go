@@ -1,12 +1,15 @@
 package bench
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,12 +52,18 @@ else should use the machines meanwhile: this takes no care of that.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.file = args[0]
-			ctx, stop := app.Stoppable(cmd.Context())
+			signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+			if !signal.Ignored(syscall.SIGHUP) { // as by nohup
+				signals = append(signals, syscall.SIGHUP)
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), signals...)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second Ctrl-C ends this at once
+			// Who reads what we say may be gone. Go ends a program for that, and the server would stay.
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 			err := run(ctx, a, *opts)
 			if ctx.Err() != nil && cmd.Context().Err() == nil {
-				if err != nil && !errors.Is(err, context.Canceled) {
+				if err != nil {
 					a.Say(err.Error())
 				}
 				return app.Exits(app.ExitOf(os.Interrupt), nil)
@@ -85,37 +94,20 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.dryRun && !o.resume {
-		cases, err := f.Cases(o.only)
-		if err != nil {
-			return err
-		}
-		return show(a, cases)
-	}
-	dir, err := folder(a)
-	if err != nil {
-		return err
-	}
-	r := runner{a: a, o: o}
+	r := runner{a: a, o: o, journal: &journal{}}
+	defer func() { r.f.Close() }() // which does nothing where there is none
 	h := bench.Header{Name: f.Name, File: path, Text: string(text), At: time.Now().UTC(), Sparkrun: a.Version, Only: o.only}
 	if o.resume {
-		if h.ID, err = resumable(dir, path); err != nil {
+		if r.journal, err = resume(a, path); err != nil {
 			return err
 		}
-		r.journal, err = reopen(dir, h.ID)
-		if r.journal != nil {
-			defer r.f.Close()
-		}
-		if err != nil {
-			return err
-		}
-		h.Only = r.Last().Only
-		switch {
-		case r.Ended != nil && r.Ended.Failed == 0:
-			return fmt.Errorf("nothing to resume: run %s is done", h.ID)
-		case r.Last().Text != h.Text && !o.changed:
+		h.ID, h.Only = r.ID(), r.Last().Only
+		switch changed := r.Last().Text != h.Text; {
+		case changed && !o.changed:
 			return fmt.Errorf("resume run %s: %s has changed since: --changed goes on nevertheless, and does not run again "+
 				"what is the same; without --resume it is a new run", h.ID, o.file)
+		case !changed && r.Ended != nil && r.Ended.Failed == 0:
+			return fmt.Errorf("nothing to resume: run %s is done", h.ID)
 		}
 	}
 	cases, err := f.Cases(h.Only)
@@ -126,14 +118,14 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 		return show(a, r.left(cases))
 	}
 	circumstances(ctx, a, &h)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if !o.resume {
-		if r.journal, h.ID, err = create(dir, strings.Join(strings.Fields(f.Name), "-")+"-"+time.Now().Format("20060102-150405")); err != nil {
+		first := strings.Join(strings.Fields(f.Name), "-") + "-" + time.Now().Format("20060102-150405")
+		if r.journal, h.ID, err = create(a, first); err != nil {
 			return fmt.Errorf("begin a run: %w", err)
 		}
-		defer r.f.Close()
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
 	}
 	if err := r.add(bench.Line{Run: &h}); err != nil {
 		return err
@@ -155,30 +147,21 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	return err
 }
 
-// resumable is the last run of a file.
-func resumable(dir, path string) (string, error) {
-	ids, err := kept(dir)
-	if err != nil {
-		return "", err
-	}
-	for i := len(ids) - 1; i >= 0; i-- {
-		if r, err := read(filepath.Join(dir, ids[i]+suffix)); err == nil && r.Last().File == path {
-			return ids[i], nil
+// resume opens the last run of a file.
+func resume(a *app.App, path string) (*journal, error) {
+	all, err := kept(a)
+	for _, r := range slices.Backward(all) {
+		if r.Last().File == path {
+			return reopen(r.path)
 		}
 	}
-	return "", fmt.Errorf("nothing to resume: no run of %s is kept", path)
+	return &journal{}, cmp.Or(err, fmt.Errorf("nothing to resume: no run of %s is kept", path))
 }
 
 // left are the cases of which a run has not measured everything, with the repeats that it lacks.
 func (r *runner) left(cases []bench.Case) (out []bench.Case) {
 	for _, c := range cases {
-		lacks := 0
-		for n := range c.Repeats {
-			if !r.Done(c.Key(), n+1) {
-				lacks++
-			}
-		}
-		if c.Repeats = lacks; lacks > 0 {
+		if c.Repeats = len(r.lacks(c)); c.Repeats > 0 {
 			out = append(out, c)
 		}
 	}

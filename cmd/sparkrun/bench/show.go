@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -48,46 +47,37 @@ type listed struct {
 }
 
 func list(a *app.App, json bool) error {
-	dir, err := folder(a)
-	if err != nil {
-		return err
-	}
-	ids, err := kept(dir)
+	runs, err := kept(a)
 	if err != nil {
 		return err
 	}
 	all, rows := []listed{}, [][]string{{"RUN", "BEGAN", "STATE", "RESULTS", "FILE"}}
-	for _, id := range ids {
-		path := filepath.Join(dir, id+suffix)
-		r, err := read(path)
-		if err != nil {
-			return err
-		}
+	for _, r := range runs {
 		h := r.Headers[0]
-		l := listed{ID: id, Name: h.Name, File: h.File, At: h.At, State: state(path, r)}
+		l := listed{ID: r.ID(), Name: h.Name, File: h.File, At: h.At, State: r.state()}
 		for _, res := range r.Results {
 			if res.Error == "" {
 				l.Results++
 			}
 		}
 		all = append(all, l)
-		rows = append(rows, []string{plain.Text(id), app.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), plain.Text(h.File)})
+		rows = append(rows, []string{l.ID, app.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), h.File})
 	}
 	if json {
 		return a.Object(all)
 	}
-	return a.Table(rows)
+	return table(a, rows)
 }
 
 // state says how far a run is: one whose file is locked goes on.
-func state(path string, r bench.Run) string {
+func (r saved) state() string {
 	switch {
 	case r.Ended != nil && r.Ended.Failed > 0:
 		return "failed"
 	case r.Ended != nil:
 		return "done"
 	}
-	f, err := os.Open(path)
+	f, err := os.Open(r.path)
 	if err == nil {
 		defer f.Close()
 		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
@@ -109,24 +99,24 @@ name of a file's benchmarks (their latest run), or a FILE.jsonl of another machi
 		Args:              app.Takes(1, "the run"),
 		ValidArgsFunction: completeRuns(a),
 		RunE: func(_ *cobra.Command, args []string) error {
-			r, err := find(a, args[0])
+			runs, err := find(a, args...)
 			if err != nil {
 				return err
 			}
-			return showRun(a, r)
+			return showRun(a, runs[0])
 		},
 	}
 }
 
 func showRun(a *app.App, r bench.Run) error {
-	fmt.Fprintf(a.Out, "%s, of %s\n", plain.Text(r.ID()), plain.Text(r.Last().File))
+	fmt.Fprintf(a.Out, "%s, of %s\n", plain.Line(r.ID()), plain.Line(r.Last().File))
 	for _, s := range r.Circumstances() {
-		fmt.Fprintf(a.Out, "  %s: %s\n", plain.Text(s.Name), plain.Text(s.Value))
+		fmt.Fprintf(a.Out, "  %s: %s\n", plain.Line(s.Name), plain.Line(s.Value))
 	}
 	rows, notes := [][]string{{"CASE", "FIGURE", "MEDIAN", "SPREAD", "RUNS"}}, []string{}
 	groups := r.Groups()
 	for _, g := range groups {
-		label := plain.Text(g.Label())
+		label := g.Label()
 		for _, f := range g.Figures {
 			m := bench.MiddleOf(f.Values)
 			rows = append(rows, []string{label, f.Name, number(m.Median, f.Unit), spread(m), strconv.Itoa(m.N)})
@@ -140,13 +130,23 @@ func showRun(a *app.App, r bench.Run) error {
 			}
 		}
 	}
-	if err := a.Table(rows); err != nil {
+	if err := table(a, rows); err != nil {
 		return err
 	}
 	for _, n := range notes {
-		fmt.Fprintln(a.Out, plain.Text(n))
+		fmt.Fprintln(a.Out, plain.Line(n))
 	}
 	return scaling(a, "", bench.Scaling(groups))
+}
+
+// table prints what files of others may say, a line for each row.
+func table(a *app.App, rows [][]string) error {
+	for _, r := range rows {
+		for i := range r {
+			r[i] = plain.Line(r[i])
+		}
+	}
+	return a.Table(rows)
 }
 
 func number(v float64, unit string) string {
@@ -154,7 +154,7 @@ func number(v float64, unit string) string {
 	if v >= 1e4 && v < 1e15 {
 		text = strconv.FormatFloat(v, 'f', 0, 64)
 	}
-	return strings.TrimSpace(text + " " + plain.Text(unit))
+	return strings.TrimSpace(text + " " + unit)
 }
 
 func spread(m bench.Middle) string {
@@ -164,12 +164,10 @@ func spread(m bench.Middle) string {
 	return fmt.Sprintf("%.1f %%", 100*m.Spread)
 }
 
-func scaling(a *app.App, of string, all []bench.Scale) error {
+func scaling(a *app.App, of string, all []bench.Scale) (err error) {
 	for _, s := range all {
-		if _, err := fmt.Fprintf(a.Out, "%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal\n", of, plain.Text(s.Case),
-			s.Figure, s.By, s.To, s.Speedup, s.From, 100*s.Efficiency); err != nil {
-			return err
-		}
+		_, err = fmt.Fprintln(a.Out, plain.Line(fmt.Sprintf("%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal", of, s.Case,
+			s.Figure, s.By, s.To, s.Speedup, s.From, 100*s.Efficiency)))
 	}
-	return nil
+	return err
 }
