@@ -159,12 +159,13 @@ func TestReadRefuses(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	p := []Pattern{{"rate", `at (?P<rate>[0-9.]+) MB`, "MB/s", Higher}}
+	p := []Pattern{{"rate", `at (?P<rate>\S+) MB`, "MB/s", Higher}}
 	got, err := Find(p, []byte("[0] at 3 MB\n[0] at 4.5 MB\n"))
 	if err != nil || len(got) != 1 || got[0] != (Figure{"rate", 4.5, "MB/s", Higher}) {
 		t.Error(got, err)
 	}
-	for text, want := range map[string]string{"nothing": "figure rate: nothing in its output matches", "at 1.2.3 MB": `"1.2.3" is no number`} {
+	for text, want := range map[string]string{"nothing": "figure rate: nothing in its output matches", "at 1.2.3 MB": `"1.2.3" is no number`,
+		"at NaN MB": `"NaN" is no number`, "at inf MB": `"inf" is no number`} {
 		if _, err := Find(p, []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -191,9 +192,11 @@ func TestReadVLLM(t *testing.T) {
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Error(diff)
 	}
-	if o, _ = ReadVLLM([]byte(strings.Replace(string(text), "{", `{"p90_ttft_ms": 60.5, "p50_ttft_ms": 53, `, 1)), 300); o.Figures[3].Value != 53 ||
-		o.Figures[4] != (Figure{"ttft_p90", 60.5, "ms", Lower}) {
+	if o, _ = ReadVLLM([]byte(strings.Replace(string(text), "{", `{"p90_ttft_ms": 60.5, `, 1)), 300); o.Figures[4] != (Figure{"ttft_p90", 60.5, "ms", Lower}) {
 		t.Error(o.Figures)
+	}
+	if o, _ = ReadVLLM([]byte(`{"completed": 1, "output_throughput": 5}`), 1); len(o.Figures) != 1 {
+		t.Error(o.Figures) // what it does not say is not 0
 	}
 	if _, err := ReadVLLM([]byte("Traceback"), 1); err == nil {
 		t.Error("no error")
