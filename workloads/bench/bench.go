@@ -46,6 +46,16 @@ type Setting struct {
 	Value string `json:"value"`
 }
 
+// Value is that of a name; empty: there is none.
+func Value(of []Setting, name string) string {
+	for _, s := range of {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	return ""
+}
+
 // Client is how a server is asked; what is text may hold {names} of varied values.
 type Client struct {
 	Use, API, Model                     string
@@ -122,8 +132,13 @@ func Label(scenario string, values []Setting) string {
 	return strings.Join(words, " ")
 }
 
-// Server is equal for cases that can be asked of one server.
-func (c Case) Server() string { return strings.Join(c.Argv, "\x00") }
+// Server is equal for cases that can be asked of one server; empty: a command.
+func (c Case) Server() string {
+	if c.Load == nil {
+		return ""
+	}
+	return strings.Join(c.Argv, "\x00")
+}
 
 // Key is equal for cases that do the same: a resumed run does not do them again.
 func (c Case) Key() string {
@@ -136,14 +151,10 @@ func (c Case) Key() string {
 }
 
 // Cases are all cases of the named scenarios, of all where none is named. Those of one server follow each other.
-func (f File) Cases(only []string) ([]Case, error) {
-	var out []Case
-	for _, name := range only {
-		if !slices.ContainsFunc(f.Scenarios, func(s Scenario) bool { return s.Name == name }) {
-			return nil, fmt.Errorf("--only %s: no such scenario: known are %s", name, strings.Join(f.names(), ", "))
-		}
-	}
+func (f File) Cases(only []string) (out []Case, err error) {
+	var names []string
 	for _, s := range f.Scenarios {
+		names = append(names, s.Name)
 		if len(only) > 0 && !slices.Contains(only, s.Name) {
 			continue
 		}
@@ -151,25 +162,17 @@ func (f File) Cases(only []string) ([]Case, error) {
 		if err != nil {
 			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 		}
-		for len(cases) > 0 {
-			first := cases[0].Server()
-			rest := cases[:0:0]
-			for _, c := range cases {
-				if c.Load == nil || c.Server() == first {
-					out = append(out, c)
-				} else {
-					rest = append(rest, c)
-				}
-			}
-			cases = rest
+		first := map[string]int{}
+		for i, c := range slices.Backward(cases) {
+			first[c.Server()] = i
+		}
+		slices.SortStableFunc(cases, func(a, b Case) int { return first[a.Server()] - first[b.Server()] })
+		out = append(out, cases...)
+	}
+	for _, name := range only {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("--only %s: no such scenario: known are %s", name, strings.Join(names, ", "))
 		}
 	}
 	return out, nil
-}
-
-func (f File) names() (names []string) {
-	for _, s := range f.Scenarios {
-		names = append(names, s.Name)
-	}
-	return names
 }

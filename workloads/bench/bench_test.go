@@ -131,6 +131,7 @@ func TestReadRefuses(t *testing.T) {
 		"- a":                            "line 1",
 		"name: &a x\nscenarios: *a":      "scenarios: invalid",
 		"a: [":                           "line 1",
+		chat + "---\nname: b\n":          "want one document",
 		"name: x":                        "line 1: scenarios: invalid: want at least one",
 		with("name: pair", "nam: pair"):  "line 2: nam: invalid: it is not known here: name, repeats, scenarios, timeout, warmup are",
 		with("name: pair", "name: ../x"): "name: invalid: want one that can be a file's",
@@ -143,7 +144,7 @@ func TestReadRefuses(t *testing.T) {
 		with("serve: vllm", "serve: vllm 'a b'"):                 "line 6: scenarios.chat.serve: invalid: it is cut at its spaces",
 		with("serve: vllm", "command: x\n    serve: vllm"):       "line 5: scenarios.chat: invalid: want one of serve, recipe and command",
 		with("NCCL_IB_QPS_PER_CONNECTION", "HF_TOKEN"):           "line 7: scenarios.chat.env.HF_TOKEN: invalid: its name says that it holds a secret",
-		with("(?P<rate>[0-9.]+)", "([0-9.]+)"):                   "line 16: scenarios.disk.figures.pattern: invalid: want a group with the figure's name",
+		with("(?P<rate>[0-9.]+)", "([0-9.]+)"):                   "line 16: scenarios.disk.figures.pattern: invalid: want one group with the figure's name",
 		with("(?P<rate>[0-9.]+)", "(?P<rate>[0-9.]+"):            "line 16: scenarios.disk.figures.pattern: invalid: error parsing regexp",
 		with("better: higher", "better: more"):                   "line 16: scenarios.disk.figures.better: invalid: want higher or lower",
 		with(`{path: "/mnt/a b"}`, `{way: /mnt}`):                "each part has to have the same names",
@@ -222,8 +223,8 @@ func TestStatistics(t *testing.T) {
 		}
 	}
 	v := []float64{15, 20, 35, 40, 50}
-	if q := Quantile(v, .4); math.Abs(q-29) > 1e-9 || Median(v) != 35 || Spread(v) != 20./35 || Quantile(v, .99) != 49.6 {
-		t.Error(q, Median(v), Spread(v), Quantile(v, .99))
+	if q := Quantile(v, .4); math.Abs(q-29) > 1e-9 || Median(v) != 35 || *MiddleOf(v).Spread != 20./35 || Quantile(v, .99) != 49.6 {
+		t.Error(q, Median(v), MiddleOf(v), Quantile(v, .99))
 	}
 }
 
@@ -262,10 +263,10 @@ func TestCompareAndScaling(t *testing.T) {
 	}
 	var got []string
 	for _, f := range c.Figures {
-		got = append(got, fmt.Sprintf("%s %s %.2f %.2f %s", f.Case, f.Figure, f.Ratio, f.P, f.Verdict))
+		got = append(got, fmt.Sprintf("%s %s %+.2f %.2f %s", f.Case, f.Figure, *f.Change, f.P, f.Verdict))
 	}
-	if diff := cmp.Diff([]string{"train nodes=1 steps 1.00 1.00 no difference", "train nodes=1 seconds 1.00 1.00 no difference",
-		"train nodes=2 steps 0.74 0.01 worse", "few rate 2.00 1.00 too few runs"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"train nodes=1 steps +0.00 1.00 no difference", "train nodes=1 seconds +0.00 1.00 no difference",
+		"train nodes=2 steps -0.26 0.01 worse", "few rate +1.00 1.00 too few runs"}, got); diff != "" {
 		t.Error(diff)
 	}
 	if len(c.OnlyA) != 1 || c.OnlyA[0] != "a" || c.OnlyB[0] != "b" {
@@ -274,6 +275,58 @@ func TestCompareAndScaling(t *testing.T) {
 	if s := c.ScalingA; len(s) != 1 || s[0].By != "nodes" || s[0].To != 2 || math.Abs(s[0].Efficiency-.941) > .001 ||
 		math.Abs(s[0].Speedup-1.882) > .001 || s[0].Case != "train" {
 		t.Error(s)
+	}
+}
+
+// What is 0 has no part of it, and what is negative rises to 0; what has another unit is not compared, but told, as are
+// words that have changed places, and what a run was resumed under.
+func TestCompareOddities(t *testing.T) {
+	run := func(unit string, values []float64, figure string, argv ...string) Run {
+		var all []Result
+		for i, v := range values {
+			all = append(all, result(Case{Scenario: "x", Argv: argv}, i+1, Figure{figure, v, unit, Higher}, Figure{"same", 1, "", Lower}))
+		}
+		return runOf("r", "", 1, all...)
+	}
+	a := run("dB", []float64{-40, -41, -39, -40, -42}, "level", "a", "b")
+	c := Compare(a, run("dB", []float64{-20, -21, -19, -22}, "level", "b", "a"))
+	if f := c.Figures[0]; f.Verdict != Improved || math.Abs(*f.Change-.4875) > 1e-9 || *f.A.Spread <= 0 {
+		t.Errorf("%+v", f)
+	}
+	if diff := cmp.Diff([]Difference{{"command of x", "a b", "b a"}}, c.Circumstances); diff != "" {
+		t.Error(diff)
+	}
+	if f := Compare(run("", []float64{-1, 0, 1}, "level"), a).Figures; len(f) != 1 || f[0].Figure != "same" {
+		t.Error(f)
+	}
+	if f := Compare(run("dB", []float64{-1, 0, 1}, "level"), a).Figures[0]; f.Change != nil || f.A.Spread != nil {
+		t.Errorf("%+v", f)
+	}
+	c = Compare(a, run("W", []float64{1}, "level", "a", "b"))
+	if diff := cmp.Diff([]Difference{{"level of x", "dB (higher is better)", "W (higher is better)"}}, c.Circumstances); diff != "" {
+		t.Error(diff)
+	}
+	a.Headers = append(a.Headers, Header{Sparkrun: "16.1"}, Header{Sparkrun: "6.1"})
+	a.Results[0].After[0].Throttle, a.Results[1].After[0].Throttle = []string{"hot"}, []string{"hot", "power"}
+	if got := a.Circumstances(); Value(got, "sparkrun") != "16.1, then 6.1" || Value(got, "GPU slowed on spark1") != "hot, then power" {
+		t.Error(got)
+	}
+}
+
+// tp may grow with the machines or stay; where it does neither, the cases are not compared.
+func TestScaling(t *testing.T) {
+	var all []Group
+	for i, v := range []string{"1 1", "1 2", "2 1", "2 2", "0 1"} {
+		nodes, tp, _ := strings.Cut(v, " ")
+		all = append(all, Group{Scenario: "x", Values: []Setting{{"nodes", nodes}, {"tp", tp}}, Figures: []Samples{{"rate", "", Higher,
+			[]float64{float64(i + 1)}}}})
+	}
+	var got []string
+	for _, s := range Scaling(all) {
+		got = append(got, fmt.Sprintf("%s %d/%d %.2f", s.Case, s.To, s.From, s.Efficiency))
+	}
+	if diff := cmp.Diff([]string{"x tp=1 2/1 1.50", "x 2/1 2.00"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -313,7 +366,7 @@ func TestReadRun(t *testing.T) {
 func TestDraw(t *testing.T) {
 	var all []Result
 	for _, n := range []string{"8", "1", "16"} {
-		for _, tp := range []string{"1", "<2>"} {
+		for _, tp := range []string{"1", "<2>\x01"} {
 			c := Case{Scenario: "chat", Values: []Setting{{"tp", tp}, {"concurrency", n}}}
 			all = append(all, result(c, 1, Figure{"rate", float64(len(n)), "tok/s", Higher}), result(c, 2, Figure{"rate", 3, "tok/s", Higher}))
 		}
@@ -325,7 +378,7 @@ func TestDraw(t *testing.T) {
 	}
 	text := string(svg)
 	one, eight, sixteen := strings.Index(text, ">1</text>"), strings.Index(text, ">8</text>"), strings.Index(text, ">16</text>")
-	if one < 0 || one > eight || eight > sixteen || strings.Count(text, "<polyline") != 2 || strings.Contains(text, "<2>") ||
+	if one < 0 || one > eight || eight > sixteen || strings.Count(text, "<polyline") != 2 || strings.ContainsAny(text, "\x01") || strings.Contains(text, "<2>") ||
 		!strings.Contains(text, "rate, tok/s") || strings.Contains(text, "NaN") {
 		t.Error(text)
 	}

@@ -22,12 +22,14 @@ import (
 // is told at once.
 func Read(text []byte) (File, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
-	var doc yaml.Node
+	var doc, more yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
 		return File{}, fmt.Errorf("%w: it is empty", launcher.ErrInvalid)
 	case err != nil:
 		return File{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
+	case !errors.Is(dec.Decode(&more), io.EOF):
+		return File{}, fmt.Errorf("%w: want one document, without a line ---", launcher.ErrInvalid)
 	}
 	var r reader
 	f := File{}
@@ -51,13 +53,11 @@ func Read(text []byte) (File, error) {
 		return f, errors.Join(r.errs...)
 	}
 	for i := 0; i < len(scenarios.Content); i += 2 {
-		k, v := scenarios.Content[i], scenarios.Content[i+1]
+		k := scenarios.Content[i]
 		s := Scenario{Name: k.Value, Warmup: warmup, Repeats: repeats, Timeout: timeout}
-		r.scenario(&s, k, v)
-		for _, other := range f.Scenarios {
-			if other.Name == s.Name {
-				r.fail(k, "scenarios."+s.Name, "it is there twice")
-			}
+		r.scenario(&s, k, scenarios.Content[i+1])
+		if slices.ContainsFunc(f.Scenarios, func(o Scenario) bool { return o.Name == s.Name }) {
+			r.fail(k, "scenarios."+s.Name, "it is there twice")
 		}
 		f.Scenarios = append(f.Scenarios, s)
 	}
@@ -218,13 +218,8 @@ func (r *reader) vary(s *Scenario, key string, n *yaml.Node) {
 			p = append(p, a)
 		}
 		s.vary = append(s.vary, p)
-		if len(p) != len(s.vary[0]) {
-			r.fail(part, key, "each part has to have the same names")
-		}
-		for i := range min(len(p), len(s.vary[0])) {
-			if p[i].name != s.vary[0][i].name {
-				r.fail(part, key, "each part has to have the same names, in one order")
-			}
+		if !slices.EqualFunc(p, s.vary[0], func(a, b axis) bool { return a.name == b.name }) {
+			r.fail(part, key, "each part has to have the same names, in one order")
 		}
 	}
 }
@@ -264,21 +259,14 @@ func (r *reader) figures(s *Scenario, key string, n *yaml.Node) {
 			r.fail(f, key+".pattern", "%v", err)
 			continue
 		}
-		for _, name := range re.SubexpNames() {
-			if name != "" && p.Name != "" {
-				r.fail(f, key+".pattern", "it has two named groups: write a pattern for each")
-			}
-			if name != "" {
-				p.Name = name
-			}
+		named := slices.DeleteFunc(re.SubexpNames(), func(name string) bool { return name == "" })
+		if len(named) != 1 || named[0] == Seconds {
+			r.fail(f, key+".pattern", "want one group with the figure's name, such as (?P<steps>[0-9.]+); %s is kept anyway", Seconds)
+			continue
 		}
-		if p.Name == "" || p.Name == Seconds {
-			r.fail(f, key+".pattern", "want a group with the figure's name, such as (?P<steps>[0-9.]+); %s is kept anyway", Seconds)
-		}
-		for _, other := range s.Figures {
-			if other.Name == p.Name {
-				r.fail(f, key+".pattern", "%s is there twice", p.Name)
-			}
+		p.Name = named[0]
+		if slices.ContainsFunc(s.Figures, func(o Pattern) bool { return o.Name == p.Name }) {
+			r.fail(f, key+".pattern", "%s is there twice", p.Name)
 		}
 		s.Figures = append(s.Figures, p)
 	}

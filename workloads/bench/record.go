@@ -157,10 +157,8 @@ type Group struct {
 func (g Group) Label() string { return Label(g.Scenario, g.Values) }
 
 func (g Group) figure(name string) *Samples {
-	for i := range g.Figures {
-		if g.Figures[i].Name == name {
-			return &g.Figures[i]
-		}
+	if i := slices.IndexFunc(g.Figures, func(s Samples) bool { return s.Name == name }); i >= 0 {
+		return &g.Figures[i]
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (p product) points() [][]Setting {
 }
 
 func (s Scenario) cases() (out []Case, err error) {
-	vary := s.vary
+	vary, seen := s.vary, map[string]bool{}
 	if len(vary) == 0 {
 		vary = []product{nil}
 	}
@@ -43,11 +43,10 @@ func (s Scenario) cases() (out []Case, err error) {
 			if err != nil {
 				return nil, err
 			}
-			for _, other := range out {
-				if other.Label() == c.Label() {
-					return nil, fmt.Errorf("vary: %s is there twice", c.Label())
-				}
+			if seen[c.Label()] {
+				return nil, fmt.Errorf("vary: %s is there twice", c.Label())
 			}
+			seen[c.Label()] = true
 			out = append(out, c)
 		}
 	}
@@ -91,17 +90,12 @@ func (s Scenario) at(point []Setting) (Case, error) {
 	for _, n := range []struct {
 		key, text string
 		to        *int
-		without   int
 	}{
-		{"input", k.Input, &l.Input, 512}, {"output", k.Output, &l.Output, 128}, {"concurrency", k.Concurrency, &l.Concurrency, 1},
-		{"prompts", k.Prompts, &l.Prompts, 0},
+		{"input", cmp.Or(k.Input, "512"), &l.Input}, {"output", cmp.Or(k.Output, "128"), &l.Output},
+		{"concurrency", cmp.Or(k.Concurrency, "1"), &l.Concurrency}, {"prompts", k.Prompts, &l.Prompts},
 	} {
-		*n.to = n.without
-		if n.text == "" {
-			continue
-		}
 		v, err := strconv.Atoi(fill(n.text))
-		if err != nil || v < 1 {
+		if n.text != "" && (err != nil || v < 1) {
 			return c, fmt.Errorf("client.%s: want a number from 1 on, got %q", n.key, fill(n.text))
 		}
 		*n.to = v

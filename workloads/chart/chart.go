@@ -5,10 +5,13 @@ package chart
 
 import (
 	"fmt"
+	"html"
 	"math"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Chart is a picture. Points lie between 0 and 1 across.
@@ -51,25 +54,29 @@ func across(at float64) float64 { return left + at*(width-left-right) }
 
 // SVG draws it.
 func (c Chart) SVG() []byte {
-	legend := 0
-	top := 0.0
+	legend, bottom, top := 0, 0.0, 0.0
 	for _, l := range c.Lines {
 		if l.Name != "" {
 			legend += row
 		}
 		for _, p := range l.Points {
-			top = max(top, p.Y, p.High)
+			bottom, top = min(bottom, p.Y, p.Low), max(top, p.Y, p.High)
 		}
 	}
-	top = NiceTop(top)
+	if top > 0 || bottom == 0 {
+		top = niceTop(top)
+	}
+	if bottom < 0 {
+		bottom = -niceTop(-bottom)
+	}
 	height := above + plot + below + legend
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="sans-serif" font-size="12">`+"\n", width, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
 	fmt.Fprintf(&b, `<text x="%d" y="22" font-size="14">%s</text>`+"\n", left, escape(clip(c.Title, 90)))
-	y := func(v float64) float64 { return above + plot - v/top*plot }
+	y := func(v float64) float64 { return above + plot - (v-bottom)/(top-bottom)*plot }
 	for i := range 5 {
-		v := top * float64(i) / 4
+		v := bottom + (top-bottom)*float64(i)/4
 		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/>`+"\n", left, y(v), width-right, y(v))
 		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-8, y(v)+4,
 			strconv.FormatFloat(v, 'g', 4, 64))
@@ -123,13 +130,13 @@ func (c Chart) lines(b *strings.Builder, y func(float64) float64) {
 	}
 }
 
-// NiceTop is 1, 2, 2.5 or 5 times a power of ten, no less than v: the upper end of an axis.
-func NiceTop(v float64) float64 {
+// niceTop is 1, 2, 2.5 or 5 times a power of ten, no less than v: the upper end of an axis.
+func niceTop(v float64) float64 {
 	if v <= 0 {
 		return 1
 	}
 	unit := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, n := range []float64{1, 2, 2.5, 5, 10} {
+	for _, n := range []float64{1, 2, 2.5, 5} {
 		if v <= n*unit {
 			return n * unit
 		}
@@ -144,6 +151,4 @@ func clip(text string, n int) string {
 	return string([]rune(text)[:n-1]) + "…"
 }
 
-func escape(text string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace(text)
-}
+func escape(text string) string { return html.EscapeString(plain.Line(text)) }

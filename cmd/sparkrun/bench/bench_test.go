@@ -358,6 +358,30 @@ cp "$NOTES.json" "$2/$4"
 	}
 }
 
+// What a run of somebody else's says moves no cursor, makes no row, and is no formula.
+func TestHostileRun(t *testing.T) {
+	b := newBed(t, file)
+	line, err := json.Marshal(bench.Line{Result: &bench.Result{Scenario: "=cmd|x", Values: []bench.Setting{{Name: "n", Value: "-1"},
+		{Name: "flag", Value: "--x"}}, Figures: []bench.Figure{{Name: "a\x1b[2J", Value: -2, Unit: "\n@B"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.write("x.jsonl", `{"run": {"id": "+id\n"}}`+"\n"+string(line)+"\n")
+	path := filepath.Join(b.dir, "x.jsonl")
+	for _, args := range [][]string{{"export", path, "--csv"}, {"show", path}, {"compare", path, path}} {
+		if err := b.do(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.Contains(b.out.String(), "'+id,'=cmd|x,-1,'--x,0,0001-01-01T00:00:00Z,a\x1b[2J,-2,'@B,,\n") {
+		t.Error(b.out.String())
+	}
+	_, shown, _ := strings.Cut(b.out.String(), "'@B,,\n")
+	if strings.Contains(shown, "\x1b") || strings.Contains(shown, "\n@B") || strings.Contains(shown, "id\n") {
+		t.Errorf("%q", shown)
+	}
+}
+
 func TestShown(t *testing.T) {
 	b := newBed(t, file)
 	for range 2 {

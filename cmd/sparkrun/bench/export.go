@@ -58,7 +58,8 @@ func newExportCmd(a *app.App) *cobra.Command {
 		Use:   "export RUN",
 		Short: "Print all that is kept of a run, as CSV or JSON",
 		Long: `--csv prints a row for each figure of each run of a case: run, scenario, the values that
-vary, repeat, at, figure, value, unit, better, error. --json prints an object: run (the
+vary, repeat, at, figure, value, unit, better, error. A ' is put before what a spreadsheet
+would take for a formula. --json prints an object: run (the
 circumstances, once for each time that it was begun or resumed), results (key, scenario,
 values, repeat, at, argv, env, load, client, server, before and after with the GPUs'
 clocks, figures, input_tokens, output_tokens, notes, error) and ended.`,
@@ -98,24 +99,33 @@ func rows(r bench.Run) [][]string {
 		}
 	}
 	out := [][]string{slices.Concat([]string{"run", "scenario"}, names, []string{"repeat", "at", "figure", "value", "unit", "better", "error"})}
-	for _, res := range r.Results {
+	add := func(res bench.Result, more ...string) {
 		row := []string{r.ID(), res.Scenario}
 		for _, name := range names {
-			value := ""
-			for _, v := range res.Values {
-				if v.Name == name {
-					value = v.Value
-				}
-			}
-			row = append(row, value)
+			row = append(row, bench.Value(res.Values, name))
 		}
-		row = append(row, strconv.Itoa(res.Repeat), res.At.Format(time.RFC3339))
+		row = append(append(row, strconv.Itoa(res.Repeat), res.At.Format(time.RFC3339)), more...)
+		for i := range row {
+			row[i] = cell(row[i])
+		}
+		out = append(out, row)
+	}
+	for _, res := range r.Results {
 		for _, f := range res.Figures {
-			out = append(out, append(slices.Clone(row), f.Name, strconv.FormatFloat(f.Value, 'g', -1, 64), f.Unit, string(f.Better), ""))
+			add(res, f.Name, strconv.FormatFloat(f.Value, 'g', -1, 64), f.Unit, string(f.Better), "")
 		}
 		if res.Error != "" {
-			out = append(out, append(row, "", "", "", "", strings.Join(strings.Fields(res.Error), " ")))
+			add(res, "", "", "", "", res.Error)
 		}
 	}
 	return out
+}
+
+// cell is a text of one line, that a spreadsheet does not take for a formula.
+func cell(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if _, err := strconv.ParseFloat(text, 64); err != nil && strings.ContainsAny(text[:min(1, len(text))], "=+-@") {
+		return "'" + text
+	}
+	return text
 }

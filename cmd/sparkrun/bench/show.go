@@ -118,8 +118,11 @@ func showRun(a *app.App, r bench.Run) error {
 	for _, g := range groups {
 		label := g.Label()
 		for _, f := range g.Figures {
-			m := bench.MiddleOf(f.Values)
-			rows = append(rows, []string{label, f.Name, number(m.Median, f.Unit), spread(m), strconv.Itoa(m.N)})
+			m, spread := bench.MiddleOf(f.Values), "-"
+			if m.N > 1 {
+				spread = percent("%.1f %%", m.Spread)
+			}
+			rows = append(rows, []string{label, f.Name, number(m.Median, f.Unit), spread, strconv.Itoa(m.N)})
 		}
 		if g.Error != "" {
 			notes = append(notes, label+": failed: "+g.Error)
@@ -155,13 +158,6 @@ func number(v float64, unit string) string {
 		text = strconv.FormatFloat(v, 'f', 0, 64)
 	}
 	return strings.TrimSpace(text + " " + unit)
-}
-
-func spread(m bench.Middle) string {
-	if m.N < 2 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f %%", 100*m.Spread)
 }
 
 func scaling(a *app.App, of string, all []bench.Scale) (err error) {
