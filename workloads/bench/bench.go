@@ -46,16 +46,6 @@ type Setting struct {
 	Value string `json:"value"`
 }
 
-// Value is that of a name; empty: there is none.
-func Value(of []Setting, name string) string {
-	for _, s := range of {
-		if s.Name == name {
-			return s.Value
-		}
-	}
-	return ""
-}
-
 // Client is how a server is asked; what is text may hold {names} of varied values.
 type Client struct {
 	Use, API, Model                     string
@@ -95,17 +85,17 @@ type Figure struct {
 
 // Case is a scenario with its values filled in.
 type Case struct {
-	Scenario string
-	Values   []Setting // what varies, in the file's order
+	Scenario string    `json:"scenario"`
+	Values   []Setting `json:"values,omitempty"` // what varies, in the file's order
 	// Argv runs it: a command, or the start of a server. Env is set for a command that is none of ours; what we launch
 	// has it in Argv.
-	Argv    []string
-	Env     []Setting
-	Load    *Load // of a server; nil: Argv is a command
-	Figures []Pattern
-	Warmup  int
-	Repeats int
-	Timeout time.Duration
+	Argv []string  `json:"argv"`
+	Env  []Setting `json:"env,omitempty"`
+	Load *Load     `json:"load,omitempty"` // of a server; nil: Argv is a command
+
+	Patterns        []Pattern     `json:"-"`
+	Warmup, Repeats int           `json:"-"`
+	Timeout         time.Duration `json:"-"`
 }
 
 // Load is what a client does to a server: Prompts requests, Concurrency of them at a time, each with Input tokens and
@@ -121,15 +111,29 @@ type Load struct {
 }
 
 // Label is a case's name for people, by which those of two runs are matched.
-func (c Case) Label() string { return Label(c.Scenario, c.Values) }
+func (c Case) Label() string { return c.without() }
 
-// Label is a scenario's name with the values of a case.
-func Label(scenario string, values []Setting) string {
-	words := []string{scenario}
-	for _, v := range values {
-		words = append(words, v.Name+"="+v.Value)
+// without is a label without some of the values.
+func (c Case) without(names ...string) string {
+	words := []string{c.Scenario}
+	for _, v := range c.Values {
+		if !slices.Contains(names, v.Name) {
+			words = append(words, v.Name+"="+v.Value)
+		}
 	}
 	return strings.Join(words, " ")
+}
+
+// Value is that of a name; empty: it does not vary.
+func (c Case) Value(name string) string { return value(c.Values, name) }
+
+func value(of []Setting, name string) string {
+	for _, s := range of {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	return ""
 }
 
 // Server is equal for cases that can be asked of one server; empty: a command.
@@ -142,7 +146,7 @@ func (c Case) Server() string {
 
 // Key is equal for cases that do the same: a resumed run does not do them again.
 func (c Case) Key() string {
-	what, err := json.Marshal([]any{c.Label(), c.Argv, c.Env, c.Load, c.Figures, c.Warmup})
+	what, err := json.Marshal([]any{c.Label(), c.Argv, c.Env, c.Load, c.Patterns, c.Warmup})
 	if err != nil {
 		panic(err) // plain data
 	}

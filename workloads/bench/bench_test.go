@@ -93,7 +93,7 @@ func TestExamples(t *testing.T) {
 	if err != nil || len(cases) != 3 || cases[2].Label() != "train nodes=2 data=/mnt/rosa-storage/training-benchmarks" {
 		t.Error(cases, err)
 	}
-	got, err := Find(cases[0].Figures, []byte("[0] Total Time: 103.20s\n[0] Steps/sec: 0.4845\n[0] Samples/sec: 3.88\n"))
+	got, err := Find(cases[0].Patterns, []byte("[0] Total Time: 103.20s\n[0] Steps/sec: 0.4845\n[0] Samples/sec: 3.88\n"))
 	if err != nil || got[0].Value != 0.4845 || got[2].Value != 103.2 {
 		t.Error(got, err)
 	}
@@ -104,7 +104,7 @@ func TestExamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Find(cases[0].Figures, []byte(output)); err != nil || got[0].Value != 121 && got[0].Value != 0.121 {
+		if got, err := Find(cases[0].Patterns, []byte(output)); err != nil || got[0].Value != 121 && got[0].Value != 0.121 {
 			t.Error(name, got, err)
 		}
 	}
@@ -230,7 +230,9 @@ func TestStatistics(t *testing.T) {
 
 // result makes a run's line.
 func result(c Case, repeat int, figures ...Figure) Result {
-	return Result{Key: c.Key(), Scenario: c.Scenario, Values: c.Values, Repeat: repeat, Argv: c.Argv, Figures: figures}
+	r := c.Begun(repeat)
+	r.Figures = figures
+	return r
 }
 
 func runOf(id, kernel string, mhz float64, results ...Result) Run {
@@ -308,7 +310,7 @@ func TestCompareOddities(t *testing.T) {
 	}
 	a.Headers = append(a.Headers, Header{Sparkrun: "16.1"}, Header{Sparkrun: "6.1"})
 	a.Results[0].After[0].Throttle, a.Results[1].After[0].Throttle = []string{"hot"}, []string{"hot", "power"}
-	if got := a.Circumstances(); Value(got, "sparkrun") != "16.1, then 6.1" || Value(got, "GPU slowed on spark1") != "hot, then power" {
+	if got := a.Circumstances(); value(got, "sparkrun") != "16.1, then 6.1" || value(got, "GPU slowed on spark1") != "hot, then power" {
 		t.Error(got)
 	}
 }
@@ -318,7 +320,7 @@ func TestScaling(t *testing.T) {
 	var all []Group
 	for i, v := range []string{"1 1", "1 2", "2 1", "2 2", "0 1"} {
 		nodes, tp, _ := strings.Cut(v, " ")
-		all = append(all, Group{Scenario: "x", Values: []Setting{{"nodes", nodes}, {"tp", tp}}, Figures: []Samples{{"rate", "", Higher,
+		all = append(all, Group{Case: Case{Scenario: "x", Values: []Setting{{"nodes", nodes}, {"tp", tp}}}, Figures: []Samples{{"rate", "", Higher,
 			[]float64{float64(i + 1)}}}})
 	}
 	var got []string

@@ -92,7 +92,7 @@ func Compare(a, b Run) Comparison {
 	}
 	sa, sb := a.Circumstances(inA...), b.Circumstances(inB...)
 	for _, s := range slices.Concat(sa, sb) {
-		differ(s.Name, Value(sa, s.Name), Value(sb, s.Name))
+		differ(s.Name, value(sa, s.Name), value(sb, s.Name))
 	}
 	ka, kb := a.clocks(), b.clocks()
 	for _, host := range slices.Sorted(maps.Keys(ka)) {
@@ -102,12 +102,10 @@ func Compare(a, b Run) Comparison {
 	}
 	for i, g := range inA {
 		o, label := inB[i], g.Label()
-		if len(g.Results) > 0 && len(o.Results) > 0 {
-			x, y := words(g), words(o)
-			differ("command of "+g.Scenario, less(x, y), less(y, x))
-			if less(x, y)+less(y, x) == "" { // they have changed places
-				differ("command of "+g.Scenario, strings.Join(x, " "), strings.Join(y, " "))
-			}
+		x, y := g.words(), o.words()
+		differ("command of "+g.Scenario, less(x, y), less(y, x))
+		if less(x, y)+less(y, x) == "" { // they have changed places
+			differ("command of "+g.Scenario, strings.Join(x, " "), strings.Join(y, " "))
 		}
 		for _, f := range slices.Concat(g.Figures, o.Figures) {
 			differ(f.Name+" of "+label, g.figure(f.Name).kind(), o.figure(f.Name).kind())
@@ -214,13 +212,12 @@ func (r Run) clocks() map[string][]float64 {
 	return out
 }
 
-// words are those of a case's last command, with its variables.
-func words(g Group) (out []string) {
-	last := g.Results[len(g.Results)-1]
-	for _, e := range last.Env {
+// words are those of a case's command, with its variables.
+func (c Case) words() (out []string) {
+	for _, e := range c.Env {
 		out = append(out, e.Name+"="+e.Value)
 	}
-	return append(out, last.Argv...)
+	return append(out, c.Argv...)
 }
 
 // less are the words that are not among others.

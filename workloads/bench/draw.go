@@ -69,7 +69,7 @@ func draw(runs []Run, d Drawn, values []string) chart.Chart {
 			}
 			c.Y = strings.TrimSuffix(f.Name+", "+f.Unit, ", ")
 			x := 0.5
-			if i := slices.Index(values, Value(g.Values, d.By)); i >= 0 {
+			if i := slices.Index(values, g.Value(d.By)); i >= 0 {
 				x = at(i)
 			}
 			name := g.without(d.By)

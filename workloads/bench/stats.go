@@ -34,23 +34,16 @@ func MannWhitney(a, b []float64) float64 {
 	if len(a) == 0 || len(b) == 0 {
 		return 1
 	}
-	all := slices.Concat(a, b)
-	slices.Sort(all)
-	// Twice the midrank of a value is a whole number: first + last place, from 1.
+	all := slices.Sorted(slices.Values(slices.Concat(a, b)))
+	// Twice the midrank of a value is a whole number: how many are less, and how many are not more, and one.
 	twice := func(v float64) int {
-		first, _ := slices.BinarySearch(all, v)
-		last := first
-		for last < len(all) && all[last] == v {
-			last++
-		}
-		return first + 1 + last
+		less, _ := slices.BinarySearch(all, v)
+		more, _ := slices.BinarySearch(all, math.Nextafter(v, math.Inf(1)))
+		return less + more + 1
 	}
-	seen, top := 0, 0
+	seen, top := 0, len(all)*(len(all)+1)
 	for _, v := range a {
 		seen += twice(v)
-	}
-	for _, v := range all {
-		top += twice(v)
 	}
 	// ways[n][s] counts the ways to choose n of the values whose midranks sum up to s/2.
 	ways := make([][]float64, len(a)+1)
@@ -108,8 +101,8 @@ func Scaling(groups []Group) (out []Scale) {
 		from, first, label := n, g, ""
 		for _, o := range groups {
 			name, m := o.machines()
-			same := Value(o.Values, "tp") == Value(g.Values, "tp")
-			grows := Value(o.Values, "tp") == Value(o.Values, by) && Value(g.Values, "tp") == Value(g.Values, by)
+			same := o.Value("tp") == g.Value("tp")
+			grows := o.Value("tp") == o.Value(by) && g.Value("tp") == g.Value(by)
 			if name != by || m >= from || o.without(by, "tp") != g.without(by, "tp") || !same && !grows {
 				continue
 			}
@@ -129,16 +122,11 @@ func Scaling(groups []Group) (out []Scale) {
 	return out
 }
 
-func (g Group) machines() (by string, n int) {
+func (c Case) machines() (by string, n int) {
 	for _, by := range []string{"nodes", "tp"} {
-		if n, err := strconv.Atoi(Value(g.Values, by)); err == nil && n > 0 {
+		if n, err := strconv.Atoi(c.Value(by)); err == nil && n > 0 {
 			return by, n
 		}
 	}
 	return "", 0
-}
-
-// without is a case's label without some of its values.
-func (g Group) without(names ...string) string {
-	return Label(g.Scenario, slices.DeleteFunc(slices.Clone(g.Values), func(v Setting) bool { return slices.Contains(names, v.Name) }))
 }

@@ -60,7 +60,7 @@ func (s Scenario) at(point []Setting) (Case, error) {
 		braces = append(braces, "{"+v.Name+"}", v.Value)
 	}
 	fill := strings.NewReplacer(braces...).Replace
-	c := Case{Scenario: s.Name, Values: point, Figures: s.Figures, Warmup: s.Warmup, Repeats: s.Repeats, Timeout: s.Timeout}
+	c := Case{Scenario: s.Name, Values: point, Patterns: s.Figures, Warmup: s.Warmup, Repeats: s.Repeats, Timeout: s.Timeout}
 	words := s.Command
 	switch {
 	case len(s.Serve) > 0:
@@ -113,13 +113,7 @@ func (s Scenario) at(point []Setting) (Case, error) {
 
 // uses tells whether a varied name is filled in anywhere: one that is not would only repeat the same case.
 func (s Scenario) uses(name string) bool {
-	k := s.Client
-	texts := append([]string{k.Use, k.API, k.Model, k.Input, k.Output, k.Concurrency, k.Prompts}, s.Serve...)
-	texts = append(append(texts, s.Recipe...), s.Command...)
-	for _, e := range s.Env {
-		texts = append(texts, e.Value)
-	}
-	return strings.Contains(strings.Join(texts, "\x00"), "{"+name+"}")
+	return strings.Contains(fmt.Sprint(s.Client, s.Serve, s.Recipe, s.Command, s.Env), "{"+name+"}")
 }
 
 var varied = plain.Pattern(`^[a-z][a-z0-9_]*$`)

@@ -361,8 +361,8 @@ cp "$NOTES.json" "$2/$4"
 // What a run of somebody else's says moves no cursor, makes no row, and is no formula.
 func TestHostileRun(t *testing.T) {
 	b := newBed(t, file)
-	line, err := json.Marshal(bench.Line{Result: &bench.Result{Scenario: "=cmd|x", Values: []bench.Setting{{Name: "n", Value: "-1"},
-		{Name: "flag", Value: "--x"}}, Figures: []bench.Figure{{Name: "a\x1b[2J", Value: -2, Unit: "\n@B"}}}})
+	line, err := json.Marshal(bench.Line{Result: &bench.Result{Case: bench.Case{Scenario: "=cmd|x", Values: []bench.Setting{
+		{Name: "n", Value: "-1"}, {Name: "flag", Value: "--x"}}}, Figures: []bench.Figure{{Name: "a\x1b[2J", Value: -2, Unit: "\n@B"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func rows(r bench.Run) [][]string {
 	add := func(res bench.Result, more ...string) {
 		row := []string{r.ID(), res.Scenario}
 		for _, name := range names {
-			row = append(row, bench.Value(res.Values, name))
+			row = append(row, res.Value(name))
 		}
 		row = append(append(row, strconv.Itoa(res.Repeat), res.At.Format(time.RFC3339)), more...)
 		for i := range row {

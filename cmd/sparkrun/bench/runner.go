@@ -74,11 +74,11 @@ func (r *runner) one(ctx context.Context, c bench.Case, name string) (ok bool, e
 	if c.Load != nil {
 		if r.server == nil {
 			if err := r.start(ctx, c, name); err != nil {
-				return false, errors.Join(fail(begin(c, 0), err), r.stop(ctx))
+				return false, errors.Join(fail(c.Begun(0), err), r.stop(ctx))
 			}
 		}
 		if err := r.meet(ctx, c); err != nil {
-			return false, fail(begin(c, 0), err)
+			return false, fail(c.Begun(0), err)
 		}
 	}
 	for n := 1 - c.Warmup; n <= c.Repeats; n++ { // those to warm up are from 0 down
@@ -87,7 +87,7 @@ func (r *runner) one(ctx context.Context, c bench.Case, name string) (ok bool, e
 		} else if !slices.Contains(lacks, n) {
 			continue
 		}
-		res := begin(c, n)
+		res := c.Begun(n)
 		switch err := r.measure(ctx, c, &res); {
 		case err != nil: // a server may be gone or hang now: the next case has a new one
 			return false, errors.Join(fail(res, err), r.stop(ctx))
@@ -125,11 +125,6 @@ func inShort(res bench.Result) string {
 	return strings.Join(append(said, res.Notes...), ", ")
 }
 
-func begin(c bench.Case, repeat int) bench.Result {
-	return bench.Result{Key: c.Key(), Scenario: c.Scenario, Values: c.Values, Repeat: repeat, At: time.Now().UTC(), Argv: c.Argv,
-		Env: c.Env, Load: c.Load}
-}
-
 // within is a context that ends with a case's timeout.
 func within(ctx context.Context, c bench.Case) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("it took longer than its timeout, %v", c.Timeout))
@@ -155,7 +150,7 @@ func (r *runner) measure(ctx context.Context, c bench.Case, res *bench.Result) (
 	out, began := r.tail(), time.Now()
 	if err = child(timed, r.a, c.Argv, c.Env, out, out); err == nil {
 		took := time.Since(began).Seconds()
-		res.Figures, err = bench.Find(c.Figures, out.Bytes())
+		res.Figures, err = bench.Find(c.Patterns, out.Bytes())
 		res.Figures = append(res.Figures, bench.Figure{Name: bench.Seconds, Value: took, Unit: "s", Better: bench.Lower})
 	}
 	return out.after(err)
