@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -30,17 +29,13 @@ scaling_b (case, figure, by, from, to, speedup, efficiency).`,
   sparkrun bench compare before.jsonl pair --json | jq '.figures[] | select(.verdict == "worse")'`,
 		Args:              app.Takes(2, "a run"),
 		ValidArgsFunction: completeRuns(a),
-		RunE: func(_ *cobra.Command, args []string) error {
-			runs, err := find(a, args...)
-			if err != nil {
-				return err
-			}
+		RunE: over(a, func(runs []bench.Run) error {
 			c := bench.Compare(runs[0], runs[1])
 			if json {
 				return a.Object(c)
 			}
 			return compare(a, runs[0].ID(), runs[1].ID(), c)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&json, "json", false, "print JSON")
 	return cmd
@@ -74,7 +69,9 @@ func compare(a *app.App, from, to string, c bench.Comparison) error {
 	if by := float64(told) * bench.Alpha; by >= 1 {
 		say("of %d comparisons about %.0f would differ by chance alone", told, by)
 	}
-	return errors.Join(scaling(a, "A: ", c.ScalingA), scaling(a, "B: ", c.ScalingB))
+	scaling(a, "A: ", c.ScalingA)
+	scaling(a, "B: ", c.ScalingB)
+	return nil
 }
 
 func middle(m bench.Middle, unit string) string {

@@ -33,17 +33,13 @@ to its upper quartile, and a line for each combination of the other values and e
 			return nil
 		},
 		ValidArgsFunction: completeRuns(a),
-		RunE: func(_ *cobra.Command, args []string) error {
-			runs, err := find(a, args...)
-			if err != nil {
-				return err
-			}
+		RunE: over(a, func(runs []bench.Run) error {
 			svg, err := bench.Draw(runs, d)
 			if err != nil {
 				return err
 			}
 			return a.WriteFile(out, svg)
-		},
+		}),
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&out, "output", "o", "", "write to this `FILE` (- for standard output)")
@@ -71,18 +67,14 @@ clocks, figures, input_tokens, output_tokens, notes, error) and ended.`,
 			return app.Takes(1, "the run")(nil, args)
 		},
 		ValidArgsFunction: completeRuns(a),
-		RunE: func(_ *cobra.Command, args []string) error {
-			runs, err := find(a, args...)
-			if err != nil {
-				return err
-			}
+		RunE: over(a, func(runs []bench.Run) error {
 			if asJSON {
 				return a.Object(runs[0])
 			}
 			w := csv.NewWriter(a.Out)
 			w.WriteAll(rows(runs[0])) //nolint:errcheck // Error has it
 			return w.Error()
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&asCSV, "csv", false, "print CSV")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

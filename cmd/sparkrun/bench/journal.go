@@ -130,47 +130,47 @@ func read(path string) (bench.Run, error) {
 	return r, err
 }
 
-// find reads runs, each by its id or the begin of one, by the name of its file's benchmarks (the latest of them), or
-// from a file that was kept elsewhere.
-func find(a *app.App, words ...string) (runs []bench.Run, err error) {
-	all, err := kept(a)
-	if err != nil {
-		return nil, err
-	}
-	for _, word := range words {
-		r, err := pick(all, word)
+// over is a command about runs. Each argument is one: by its id or the begin of one, by the name of its file's benchmarks
+// (the latest of them), or a file that was kept elsewhere.
+func over(a *app.App, do func([]bench.Run) error) func(*cobra.Command, []string) error {
+	return func(_ *cobra.Command, args []string) error {
+		all, err := kept(a)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		runs = append(runs, r)
+		runs := make([]bench.Run, len(args))
+		for i, word := range args {
+			if runs[i], err = pick(all, word); err != nil {
+				return err
+			}
+		}
+		return do(runs)
 	}
-	return runs, nil
 }
 
 func pick(all []saved, word string) (bench.Run, error) {
 	if strings.HasSuffix(word, suffix) {
 		return read(word)
 	}
-	var like []string
-	var named, first *bench.Run
+	var like, named []saved
 	for _, r := range all {
-		switch {
-		case r.ID() == word:
+		if r.ID() == word {
 			return r.Run, nil
-		case r.Name() == word:
-			named = &r.Run
+		}
+		if r.Name() == word {
+			named = append(named, r)
 		}
 		if strings.HasPrefix(r.ID(), word) {
-			like, first = append(like, r.ID()), &r.Run
+			like = append(like, r)
 		}
 	}
 	switch {
-	case named != nil:
-		return *named, nil
+	case len(named) > 0:
+		return named[len(named)-1].Run, nil
 	case len(like) == 1:
-		return *first, nil
+		return like[0].Run, nil
 	case len(like) > 1:
-		return bench.Run{}, fmt.Errorf("run %s: it may be %s", word, strings.Join(like, " or "))
+		return bench.Run{}, fmt.Errorf("run %s: it may be %s or %s", word, like[0].ID(), like[1].ID())
 	}
 	return bench.Run{}, fmt.Errorf("run %s: there is none: `sparkrun bench ls` lists them", word)
 }

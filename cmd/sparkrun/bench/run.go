@@ -20,9 +20,9 @@ import (
 )
 
 type runOptions struct {
-	file                                       string
-	only                                       []string
-	resume, changed, failFast, dryRun, verbose bool
+	file                             string
+	only                             []string
+	resume, changed, dryRun, verbose bool
 }
 
 func newRunCmd(a *app.App) *cobra.Command {
@@ -75,7 +75,6 @@ else should use the machines meanwhile: this takes no care of that.`,
 	fs.StringSliceVar(&opts.only, "only", nil, "only these scenarios: `NAME,NAME`")
 	fs.BoolVar(&opts.resume, "resume", false, "go on with the last run of this file")
 	fs.BoolVar(&opts.changed, "changed", false, "with --resume: although the file has changed")
-	fs.BoolVar(&opts.failFast, "fail-fast", false, "end at the first failure")
 	fs.BoolVar(&opts.dryRun, "dry-run", false, "show what would be run, and how often")
 	fs.BoolVarP(&opts.verbose, "verbose", "v", false, "show what servers and commands write, on standard error")
 	return cmd

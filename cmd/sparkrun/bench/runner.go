@@ -41,9 +41,6 @@ func (r *runner) all(ctx context.Context, cases []bench.Case) (failed int, err e
 		}
 		if !ok {
 			failed++
-			if r.o.failFast {
-				return failed, nil
-			}
 		}
 	}
 	if err := r.stop(ctx); err != nil {

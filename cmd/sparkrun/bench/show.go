@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -17,7 +16,7 @@ import (
 )
 
 func newLsCmd(a *app.App) *cobra.Command {
-	opts := &struct{ json bool }{}
+	json := false
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the runs that are kept",
@@ -28,11 +27,9 @@ run; remove one to forget it.
 and results, which counts what was measured.`,
 		Example: "  sparkrun bench ls",
 		Args:    app.Takes(0, ""),
-		RunE: app.Running(a, opts, func(_ context.Context, a *app.App, o struct{ json bool }) error {
-			return list(a, o.json)
-		}),
+		RunE:    func(*cobra.Command, []string) error { return list(a, json) },
 	}
-	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&json, "json", false, "print JSON")
 	return cmd
 }
 
@@ -98,13 +95,7 @@ name of a file's benchmarks (their latest run), or a FILE.jsonl of another machi
 		Example:           "  sparkrun bench show pair",
 		Args:              app.Takes(1, "the run"),
 		ValidArgsFunction: completeRuns(a),
-		RunE: func(_ *cobra.Command, args []string) error {
-			runs, err := find(a, args...)
-			if err != nil {
-				return err
-			}
-			return showRun(a, runs[0])
-		},
+		RunE:              over(a, func(runs []bench.Run) error { return showRun(a, runs[0]) }),
 	}
 }
 
@@ -139,7 +130,8 @@ func showRun(a *app.App, r bench.Run) error {
 	for _, n := range notes {
 		fmt.Fprintln(a.Out, plain.Line(n))
 	}
-	return scaling(a, "", bench.Scaling(groups))
+	scaling(a, "", bench.Scaling(groups))
+	return nil
 }
 
 // table prints what files of others may say, a line for each row.
@@ -160,10 +152,9 @@ func number(v float64, unit string) string {
 	return strings.TrimSpace(text + " " + unit)
 }
 
-func scaling(a *app.App, of string, all []bench.Scale) (err error) {
+func scaling(a *app.App, of string, all []bench.Scale) {
 	for _, s := range all {
-		_, err = fmt.Fprintln(a.Out, plain.Line(fmt.Sprintf("%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal", of, s.Case,
-			s.Figure, s.By, s.To, s.Speedup, s.From, 100*s.Efficiency)))
+		fmt.Fprintln(a.Out, plain.Line(fmt.Sprintf("%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal", of, s.Case, s.Figure,
+			s.By, s.To, s.Speedup, s.From, 100*s.Efficiency)))
 	}
-	return err
 }
