@@ -22,14 +22,12 @@ type File struct {
 
 // Scenario is one server, or one command, with values that vary.
 type Scenario struct {
-	Name string
-	// Exactly one of these has words. Serve is a command line of `sparkrun launch`, Recipe of `sparkrun run`, Command
-	// any; Shell tells that it is one text for sh.
-	Serve, Recipe, Command []string
-	Shell                  bool
-	Env                    []Setting // in the file's order
-	Client                 Client    // of Serve and Recipe
-	Figures                []Pattern // of Command
+	Name    string
+	Command []string  // what is run; of Serves what starts a server
+	Serves  bool      // and is asked by Client
+	Env     []Setting // in the file's order
+	Client  Client
+	Figures []Pattern // of a command that does not serve
 	// Warmup are runs before the others that are not kept; Repeats are those that are, 1 to MaxRepeats.
 	Warmup, Repeats int
 	// Timeout bounds one run, and the start of a server.

@@ -154,20 +154,26 @@ func (r *reader) words(key string, n *yaml.Node) []string {
 }
 
 func (r *reader) scenario(s *Scenario, under string, k, n *yaml.Node) {
-	var command, env, vary, client, figures *yaml.Node
-	r.fields(under, n, map[string]set{"serve": to(&s.Serve, r.words), "recipe": to(&s.Recipe, r.words), "command": to(&command, node),
+	var serve, recipe, command, env, vary, client, figures *yaml.Node
+	r.fields(under, n, map[string]set{"serve": to(&serve, node), "recipe": to(&recipe, node), "command": to(&command, node),
 		"env": to(&env, node), "vary": to(&vary, node), "client": to(&client, node), "figures": to(&figures, node),
 		"warmup": to(&s.Warmup, r.from(0)), "repeats": to(&s.Repeats, r.from(1)), "timeout": to(&s.Timeout, r.span)})
-	if command != nil {
-		s.Shell, s.Command = command.Kind == yaml.ScalarNode, r.list(under+".command", command)
-	}
-	switch kinds := min(1, len(s.Serve)) + min(1, len(s.Recipe)) + min(1, len(s.Command)); {
-	case kinds != 1:
+	kinds := slices.DeleteFunc([]*yaml.Node{serve, recipe, command}, func(n *yaml.Node) bool { return n == nil })
+	switch s.Serves = command == nil; {
+	case len(kinds) != 1:
 		r.fail(k, under, "want one of serve, recipe and command")
-	case command != nil && client != nil:
+	case !s.Serves && client != nil:
 		r.fail(client, under+".client", "this asks a server: it goes with serve and recipe")
-	case command == nil && figures != nil:
+	case s.Serves && figures != nil:
 		r.fail(figures, under+".figures", "these are read from a command's output: what serves is measured by its client")
+	case serve != nil:
+		s.Command = append([]string{"sparkrun", "launch", "--json"}, r.words(under+".serve", serve)...)
+	case recipe != nil:
+		s.Command = append([]string{"sparkrun", "run", "--json"}, r.words(under+".recipe", recipe)...)
+	case command.Kind == yaml.ScalarNode:
+		s.Command = []string{"sh", "-c", r.text(under+".command", command)}
+	default:
+		s.Command = r.list(under+".command", command)
 	}
 	if c := &s.Client; client != nil {
 		r.fields(under+".client", client, map[string]set{"use": to(&c.Use, r.text), "api": to(&c.API, r.text), "model": to(&c.Model, r.text),

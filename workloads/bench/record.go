@@ -109,6 +109,7 @@ type Run struct {
 
 // ReadRun reads what is kept of a run. A line that was cut off by a crash or a full disk is passed over.
 func ReadRun(text []byte) (r Run, err error) {
+	r.Results = []Result{}
 	for raw := range bytes.Lines(text) {
 		var l Line
 		if json.Unmarshal(raw, &l) != nil {

@@ -61,28 +61,19 @@ func (s Scenario) at(point []Setting) (Case, error) {
 	}
 	fill := strings.NewReplacer(braces...).Replace
 	c := Case{Scenario: s.Name, Values: point, Patterns: s.Figures, Warmup: s.Warmup, Repeats: s.Repeats, Timeout: s.Timeout}
-	words := s.Command
-	switch {
-	case len(s.Serve) > 0:
-		words = append([]string{"sparkrun", "launch", "--json"}, s.Serve...)
-	case len(s.Recipe) > 0:
-		words = append([]string{"sparkrun", "run", "--json"}, s.Recipe...)
-	case s.Shell:
-		words = []string{"sh", "-c", s.Command[0]}
-	}
 	for _, e := range s.Env {
 		c.Env = append(c.Env, Setting{e.Name, fill(e.Value)})
 	}
-	for i, w := range words {
+	for i, w := range s.Command {
 		c.Argv = append(c.Argv, fill(w))
-		if i == 1 && words[0] == "sparkrun" && (w == "launch" || w == "run") { // for its ranks
+		if i == 1 && s.Command[0] == "sparkrun" && (w == "launch" || w == "run") { // for its ranks
 			for _, e := range c.Env {
 				c.Argv = append(c.Argv, "--env", e.Name+"="+e.Value)
 			}
 			c.Env = nil
 		}
 	}
-	if len(s.Command) > 0 {
+	if !s.Serves {
 		return c, nil
 	}
 	k := s.Client
@@ -113,7 +104,7 @@ func (s Scenario) at(point []Setting) (Case, error) {
 
 // uses tells whether a varied name is filled in anywhere: one that is not would only repeat the same case.
 func (s Scenario) uses(name string) bool {
-	return strings.Contains(fmt.Sprint(s.Client, s.Serve, s.Recipe, s.Command, s.Env), "{"+name+"}")
+	return strings.Contains(fmt.Sprint(s.Client, s.Command, s.Env), "{"+name+"}")
 }
 
 var varied = plain.Pattern(`^[a-z][a-z0-9_]*$`)

@@ -402,7 +402,8 @@ func TestShown(t *testing.T) {
 		"export two --csv":                       ",sum,1,",
 		"export two --json":                      `"unit": "x/s"`,
 		"plot two -o -":                          "<polyline",
-		"show two":                               "sparkrun: 1.2.3",
+		"show two":                               all[1].ID + ", of",
+		"show tw":                                all[1].ID + ", of",
 		"ls":                                     all[1].ID,
 		"run " + b.dir + "/two.yaml --dry-run":   "5 cases: 10 runs, and 0 to warm up; 2 servers to start",
 	} {
@@ -411,7 +412,7 @@ func TestShown(t *testing.T) {
 			t.Errorf("%s: %v: %s", line, err, b.out.String())
 		}
 	}
-	for line, want := range map[string]string{"show tw": "it may be two-", "show x": "there is none", "export two": "want one of --csv and --json",
+	for line, want := range map[string]string{"show x": "there is none", "export two": "want one of --csv and --json",
 		"plot two": "--output is missing", "run x --changed": "--changed: this is for --resume", "compare two": "a run is missing"} {
 		if err := b.do(strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", line, err)

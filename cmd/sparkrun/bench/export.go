@@ -54,11 +54,11 @@ func newExportCmd(a *app.App) *cobra.Command {
 		Use:   "export RUN",
 		Short: "Print all that is kept of a run, as CSV or JSON",
 		Long: `--csv prints a row for each figure of each run of a case: run, scenario, the values that
-vary, repeat, at, figure, value, unit, better, error. A ' is put before what a spreadsheet
-would take for a formula. --json prints an object: run (the
-circumstances, once for each time that it was begun or resumed), results (key, scenario,
-values, repeat, at, argv, env, load, client, server, before and after with the GPUs'
-clocks, figures, input_tokens, output_tokens, notes, error) and ended.`,
+vary, repeat, at, figure, value, unit, better, error. What a spreadsheet would take for a
+formula has a ' before it. --json prints an object: run (the circumstances, once for each
+time that it was begun or resumed), results (key, scenario, values, argv, env, load,
+repeat, at, client, server, before and after with the GPUs' clocks, figures,
+input_tokens, output_tokens, notes, error) and ended.`,
 		Example: "  sparkrun bench export pair --csv > pair.csv\n  sparkrun bench export pair --json | jq '.results[].figures'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if asCSV == asJSON {

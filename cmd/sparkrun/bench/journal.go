@@ -130,8 +130,8 @@ func read(path string) (bench.Run, error) {
 	return r, err
 }
 
-// over is a command about runs. Each argument is one: by its id or the begin of one, by the name of its file's benchmarks
-// (the latest of them), or a file that was kept elsewhere.
+// over is a command about runs. Each argument is one: the latest whose id, name of benchmarks or begin of an id it is,
+// or a file that was kept elsewhere.
 func over(a *app.App, do func([]bench.Run) error) func(*cobra.Command, []string) error {
 	return func(_ *cobra.Command, args []string) error {
 		all, err := kept(a)
@@ -152,25 +152,16 @@ func pick(all []saved, word string) (bench.Run, error) {
 	if strings.HasSuffix(word, suffix) {
 		return read(word)
 	}
-	var like, named []saved
-	for _, r := range all {
-		if r.ID() == word {
-			return r.Run, nil
+	for _, is := range []func(saved) bool{
+		func(r saved) bool { return r.ID() == word },
+		func(r saved) bool { return r.Name() == word },
+		func(r saved) bool { return strings.HasPrefix(r.ID(), word) },
+	} {
+		for _, r := range slices.Backward(all) {
+			if is(r) {
+				return r.Run, nil
+			}
 		}
-		if r.Name() == word {
-			named = append(named, r)
-		}
-		if strings.HasPrefix(r.ID(), word) {
-			like = append(like, r)
-		}
-	}
-	switch {
-	case len(named) > 0:
-		return named[len(named)-1].Run, nil
-	case len(like) == 1:
-		return like[0].Run, nil
-	case len(like) > 1:
-		return bench.Run{}, fmt.Errorf("run %s: it may be %s or %s", word, like[0].ID(), like[1].ID())
 	}
 	return bench.Run{}, fmt.Errorf("run %s: there is none: `sparkrun bench ls` lists them", word)
 }
