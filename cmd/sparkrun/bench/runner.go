@@ -19,7 +19,7 @@ type runner struct {
 	o runOptions
 
 	server *server // that runs; nil: none
-	dead   string  // what names the server that could not be started last, and why
+	dead   string  // what names the server that could not be started, or asked, last, and why
 	why    error
 }
 
@@ -60,22 +60,22 @@ func (r *runner) one(ctx context.Context, c bench.Case, name string) (ok bool, e
 			return false, err
 		}
 	}
-	fail := func(res bench.Result, cause error) error {
+	fail := func(res bench.Result, cause error) (bool, error) {
 		if ctx.Err() != nil {
-			return nil
+			return false, nil
 		}
 		res.Repeat, res.Error, res.Figures = max(lacks[0], res.Repeat), cause.Error(), nil
 		r.a.Say(name + ": failed: " + res.Error)
-		return r.add(bench.Line{Result: &res})
+		// A server may be gone or hang now: the next case has a new one.
+		return false, errors.Join(r.add(bench.Line{Result: &res}), r.stop(ctx))
 	}
 	if c.Load != nil {
-		if r.server == nil {
-			if err := r.start(ctx, c, name); err != nil {
-				return false, errors.Join(fail(c.Begun(0), err), r.stop(ctx))
-			}
+		err := r.start(ctx, c, name)
+		if err == nil {
+			err = r.meet(ctx, c)
 		}
-		if err := r.meet(ctx, c); err != nil {
-			return false, fail(c.Begun(0), err)
+		if err != nil {
+			return fail(c.Begun(0), err)
 		}
 	}
 	for n := 1 - c.Warmup; n <= c.Repeats; n++ { // those to warm up are from 0 down
@@ -86,8 +86,8 @@ func (r *runner) one(ctx context.Context, c bench.Case, name string) (ok bool, e
 		}
 		res := c.Begun(n)
 		switch err := r.measure(ctx, c, &res); {
-		case err != nil: // a server may be gone or hang now: the next case has a new one
-			return false, errors.Join(fail(res, err), r.stop(ctx))
+		case err != nil:
+			return fail(res, err)
 		case ctx.Err() != nil:
 			return false, nil // it may have been cut short by the same Ctrl-C
 		case n > 0:

@@ -27,8 +27,11 @@ type server struct {
 	model, root string // as the server lists it; root is where its tokenizer is, if it says that
 }
 
-// start starts a case's server as `sparkrun launch --json` does, and waits until it answers.
+// start starts a case's server, if it does not run, as `sparkrun launch --json` does, and waits until it answers.
 func (r *runner) start(ctx context.Context, c bench.Case, name string) error {
+	if r.server != nil {
+		return nil
+	}
 	if r.dead == c.Server() {
 		return r.why
 	}
@@ -88,7 +91,8 @@ func (r *runner) meet(ctx context.Context, c bench.Case) error {
 	case err == nil:
 		s.client = bench.VLLM
 	case c.Load.Use == bench.VLLM:
-		return fmt.Errorf("client.use vllm: there is no vllm in the PATH of its rank 0: %w", err)
+		r.dead, r.why = c.Server(), fmt.Errorf("client.use vllm: there is no vllm in the PATH of its rank 0: %w", err)
+		return r.why
 	}
 	return nil
 }
