@@ -217,6 +217,7 @@ func TestStatistics(t *testing.T) {
 		{[]float64{1, 1}, []float64{2, 2}, 1.0 / 3},
 		{[]float64{1, 2, 2}, []float64{2, 3, 3}, 2.0 * 3 / 20},
 		{nil, []float64{1}, 1},
+		{make([]float64, 1e6), []float64{1}, 1},
 	} {
 		if p := MannWhitney(c.a, c.b); math.Abs(p-c.p) > 1e-5 {
 			t.Errorf("%v, %v: p = %v, want %v", c.a, c.b, p, c.p)
