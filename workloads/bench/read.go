@@ -176,9 +176,9 @@ func (r *reader) scenario(s *Scenario, under string, k, n *yaml.Node) {
 		s.Command = r.list(under+".command", command)
 	}
 	if c := &s.Client; client != nil {
-		r.fields(under+".client", client, map[string]set{"use": to(&c.Use, r.text), "api": to(&c.API, r.text), "model": to(&c.Model, r.text),
-			"input": to(&c.Input, r.text), "output": to(&c.Output, r.text), "concurrency": to(&c.Concurrency, r.text),
-			"prompts": to(&c.Prompts, r.text)})
+		r.fields(under+".client", client, map[string]set{"use": to(&c.Use, r.text), "api": to(&c.API, r.text),
+			"model": to(&c.Model, r.text), "input": to(&c.Input, r.text), "output": to(&c.Output, r.text),
+			"concurrency": to(&c.Concurrency, r.text), "prompts": to(&c.Prompts, r.text)})
 	}
 	if env != nil {
 		r.each(under+".env", env, func(key string, k, n *yaml.Node) {
@@ -233,7 +233,8 @@ func (r *reader) figures(s *Scenario, key string, n *yaml.Node) {
 	}
 	for _, f := range n.Content {
 		p := Pattern{}
-		r.fields(key, f, map[string]set{"pattern": to(&p.Text, r.text), "unit": to(&p.Unit, r.text), "better": to((*string)(&p.Better), r.text)})
+		r.fields(key, f, map[string]set{"pattern": to(&p.Text, r.text), "unit": to(&p.Unit, r.text),
+			"better": to((*string)(&p.Better), r.text)})
 		if p.Better != Higher && p.Better != Lower {
 			r.fail(f, key+".better", "want %s or %s", Higher, Lower)
 		}

@@ -109,7 +109,8 @@ func (c Chart) SVG() []byte {
 		if l.Name != "" {
 			at := above + plot + 56 + named*row
 			named++
-			put(`<circle cx="%d" cy="%d" r="4" fill="%s"/><text x="%d" y="%d">%s</text>`, left+4, at-4, colour, left+14, at, text(l.Name, 100))
+			put(`<circle cx="%d" cy="%d" r="4" fill="%s"/>`, left+4, at-4, colour)
+			put(`<text x="%d" y="%d">%s</text>`, left+14, at, text(l.Name, 100))
 		}
 	}
 	put(`<text x="%d" y="%d">%s</text>`+"\n</svg>", left, height-10, text(c.Foot, 105))

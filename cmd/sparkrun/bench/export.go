@@ -90,7 +90,8 @@ func rows(r bench.Run) [][]string {
 			}
 		}
 	}
-	out := [][]string{slices.Concat([]string{"run", "scenario"}, names, []string{"repeat", "at", "figure", "value", "unit", "better", "error"})}
+	behind := []string{"repeat", "at", "figure", "value", "unit", "better", "error"}
+	out := [][]string{slices.Concat([]string{"run", "scenario"}, names, behind)}
 	add := func(res bench.Result, more ...string) {
 		row := []string{r.ID(), res.Scenario}
 		for _, name := range names {

@@ -161,17 +161,15 @@ func (r *runner) ask(ctx context.Context, c bench.Case, res *bench.Result) (err 
 func (r *runner) vllm(ctx context.Context, l bench.Load, seed string) (bench.Outcome, error) {
 	const script = `d=$(mktemp -d) || exit 1; trap 'rm -rf "$d"' EXIT
 "$0" "$@" --save-result --result-dir "$d" --result-filename r.json >&2 && cat "$d/r.json"`
-	s, backend := r.server, "openai"
-	path := "/v1/completions"
+	backend, path := "openai", "/v1/completions"
 	if l.API == bench.Chat {
-		path, backend = "/v1/chat/completions", "openai-chat"
+		backend, path = "openai-chat", "/v1/chat/completions"
 	}
-	n := strconv.Itoa
-	argv := []string{"sparkrun", "exec", s.Job, "--", "sh", "-c", script, "vllm", "bench", "serve", "--backend", backend,
-		"--base-url", s.URL, "--endpoint", path, "--model", cmp.Or(s.root, s.model), "--served-model-name", s.model,
-		"--dataset-name", "random", "--random-input-len", n(l.Input), "--random-output-len", n(l.Output), "--ignore-eos",
-		"--num-prompts", n(l.Prompts), "--max-concurrency", n(l.Concurrency), "--seed", n(int(crc32.ChecksumIEEE([]byte(seed)))), "--disable-tqdm",
-		"--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,90,99"}
+	s, flags := r.server, fmt.Sprintf("--backend %s --endpoint %s --dataset-name random --random-input-len %d --random-output-len %d "+
+		"--ignore-eos --num-prompts %d --max-concurrency %d --seed %d --disable-tqdm --percentile-metrics ttft,tpot,itl "+
+		"--metric-percentiles 50,90,99", backend, path, l.Input, l.Output, l.Prompts, l.Concurrency, crc32.ChecksumIEEE([]byte(seed)))
+	argv := append([]string{"sparkrun", "exec", s.Job, "--", "sh", "-c", script, "vllm", "bench", "serve", "--base-url", s.URL,
+		"--model", cmp.Or(s.root, s.model), "--served-model-name", s.model}, strings.Fields(flags)...)
 	var out bytes.Buffer
 	errs := r.tail()
 	if err := child(ctx, r.a, argv, nil, &out, errs); err != nil {

@@ -90,9 +90,9 @@ func newShowCmd(a *app.App) *cobra.Command {
 		Short: "Show what a run measured, and under which circumstances",
 		Long: `Shows a run's circumstances, then for each case the median of each figure, its spread
 (the interquartile range, as a part of the median) and how many runs it is of; then what
-failed and why, and how rates grow with nodes or tp. RUN is an id, or the begin
-of one or the name of a file's benchmarks for the latest such run, or a FILE.jsonl of
-another machine.`,
+failed and why, and how rates grow with nodes or tp. RUN is an id; the begin of one, or
+the name of a file's benchmarks, for the latest such run; or a FILE.jsonl of another
+machine.`,
 		Example:           "  sparkrun bench show pair",
 		Args:              app.Takes(1, "the run"),
 		ValidArgsFunction: completeRuns(a),
@@ -155,7 +155,7 @@ func number(v float64, unit string) string {
 
 func scaling(a *app.App, of string, all []bench.Scale) {
 	for _, s := range all {
-		fmt.Fprintln(a.Out, plain.Line(fmt.Sprintf("%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal", of, s.Case, s.Figure,
-			s.By, s.To, s.Speedup, s.From, 100*s.Efficiency)))
+		fmt.Fprintln(a.Out, plain.Line(fmt.Sprintf("%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal",
+			of, s.Case, s.Figure, s.By, s.To, s.Speedup, s.From, 100*s.Efficiency)))
 	}
 }
