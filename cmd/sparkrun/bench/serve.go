@@ -132,8 +132,8 @@ func (r *runner) ask(ctx context.Context, c bench.Case, res *bench.Result) (err 
 		o, err = r.vllm(ctx, l, seed)
 	} else {
 		client := straight(l.Concurrency)
-		o, err = load.Run(ctx, load.Config{URL: s.URL, Chat: l.API == bench.Chat, Model: s.model, Input: l.Input, Output: l.Output,
-			Concurrency: l.Concurrency, Prompts: l.Prompts, Seed: seed, Client: client})
+		l.Model = s.model
+		o, err = load.Run(ctx, load.Config{Load: l, URL: s.URL, Seed: seed, Client: client})
 		client.CloseIdleConnections()
 	}
 	if ctx.Err() != nil {

@@ -27,13 +27,10 @@ import (
 
 // Config is what is asked, and how.
 type Config struct {
-	URL    string // of the server, without a path
-	Chat   bool   // by /v1/chat/completions in place of /v1/completions
-	Model  string
-	Input  int // words of a prompt, about a token each
-	Output int // max_tokens, with ignore_eos
-	// Concurrency requests are under way at any time (a closed loop) until Prompts have been made.
-	Concurrency, Prompts int
+	// Load's Input is in words, about a token each, and its Output max_tokens, with ignore_eos. Concurrency requests are
+	// under way at any time (a closed loop) until Prompts have been made.
+	bench.Load
+	URL string // of the server, without a path
 	// Seed makes prompts that no other seed makes: no prefix of theirs lies in the server's cache.
 	Seed   string
 	Client *http.Client
@@ -124,7 +121,7 @@ func (c Config) ask(ctx context.Context, n int) (a answer, err error) {
 	body := map[string]any{"model": c.Model, "max_tokens": c.Output, "ignore_eos": true, "temperature": 0, "stream": true,
 		"stream_options": map[string]any{"include_usage": true}}
 	path := "/v1/completions"
-	if c.Chat {
+	if c.API == bench.Chat {
 		path = "/v1/chat/completions"
 		body["messages"] = []any{map[string]any{"role": "user", "content": c.prompt(n)}}
 	} else {

@@ -80,7 +80,7 @@ func TestRun(t *testing.T) {
 			// A chunk may have two tokens: the server's own count is what counts.
 			io.WriteString(w, `data: {"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 9}}`+"\n\ndata: [DONE]\n\n")
 		})
-		got, err := Run(t.Context(), Config{URL: "http://x", Input: 30, Output: 9, Concurrency: 2, Prompts: 10, Seed: "s",
+		got, err := Run(t.Context(), Config{URL: "http://x", Load: bench.Load{Input: 30, Output: 9, Concurrency: 2, Prompts: 10}, Seed: "s",
 			Client: &http.Client{Transport: pipe{server}}})
 		if err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func TestRunTellsOfErrors(t *testing.T) {
 				io.WriteString(w, token+token+"data: [DONE]\n\n")
 			}
 		})
-		got, err := Run(t.Context(), Config{URL: "http://x", Chat: true, Output: 2, Concurrency: 1, Prompts: 3,
+		got, err := Run(t.Context(), Config{URL: "http://x", Load: bench.Load{API: bench.Chat, Output: 2, Concurrency: 1, Prompts: 3},
 			Client: &http.Client{Transport: pipe{server}}})
 		if err != nil || got.Failed != 1 || got.Done != 2 || got.Output != 4 || !strings.HasPrefix(got.Problem, want) {
 			t.Errorf("%q: %+v, %v", text, got, err)
