@@ -23,6 +23,7 @@ type Header struct {
 	Name      string    `json:"name"`
 	File      string    `json:"file"` // absolute
 	Text      string    `json:"text"` // of the file
+	Dir       string    `json:"dir"`  // in which it is run, also once resumed
 	At        time.Time `json:"at"`
 	Sparkrun  string    `json:"sparkrun"`
 	Only      []string  `json:"only,omitempty"`

@@ -248,9 +248,10 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A file may have more repeats afterwards. A server that is not known any more is no reason to go on never.
+// A file may have more repeats afterwards, which run where the others did. A server that is not known any more is no
+// reason to go on never.
 func TestChangedAndForgotten(t *testing.T) {
-	b := newBed(t, file)
+	b := newBed(t, strings.Replace(file, "echo rate 7", `pwd >>"$NOTES"; echo rate 7`, 1))
 	if err := b.run("--only", "sum"); err != nil {
 		t.Fatal(err)
 	}
@@ -260,11 +261,16 @@ func TestChangedAndForgotten(t *testing.T) {
 	}
 	io.WriteString(j, `{"server": {"job": "gone"}}`+"\n")
 	j.Close()
-	b.write("two.yaml", strings.Replace(file, "repeats: 2", "repeats: 3", 1))
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(b.dir)
+	b.write("two.yaml", strings.Replace(b.read("two.yaml"), "repeats: 2", "repeats: 3", 1))
 	if err := b.run("--resume", "--changed"); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.result(); len(r.Results) != 3 || r.Left != "" || b.read("notes") != "stop gone\n" {
+	if r := b.result(); len(r.Results) != 3 || r.Left != "" || b.read("notes") != strings.Repeat(here+"\n", 2)+"stop gone\n"+here+"\n" {
 		t.Errorf("%+v; %s", r, b.read("notes"))
 	}
 }

@@ -24,7 +24,7 @@ const childGrace = time.Minute
 
 // child runs a command to its end. It is a process group of its own: Ctrl-C at our terminal reaches it once, as the end
 // of ctx. What it leaves behind in that group is killed.
-func child(ctx context.Context, a *app.App, argv []string, env []bench.Setting, out, errs io.Writer) error {
+func (r *runner) child(ctx context.Context, argv []string, env []bench.Setting, out, errs io.Writer) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -35,9 +35,9 @@ func child(ctx context.Context, a *app.App, argv []string, env []bench.Setting, 
 	}
 	cmd := exec.CommandContext(ctx, name, argv[1:]...)
 	cmd.Args[0] = argv[0]
-	cmd.Env = slices.Clone(a.Environ)
-	if a.Context != "" {
-		cmd.Env = append(cmd.Env, app.ContextEnv+"="+a.Context)
+	cmd.Dir, cmd.Env = r.dir, slices.Clone(r.a.Environ)
+	if r.a.Context != "" {
+		cmd.Env = append(cmd.Env, app.ContextEnv+"="+r.a.Context)
 	}
 	for _, e := range env {
 		cmd.Env = append(cmd.Env, e.Name+"="+e.Value)

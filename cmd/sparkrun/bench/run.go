@@ -32,9 +32,10 @@ func newRunCmd(a *app.App) *cobra.Command {
 		Short: "Run a file of benchmarks, or go on with a run that was interrupted",
 		Long: `Runs all cases of a file, one after the other. A server is started once for all cases
 that ask the same one. Each repeat is on the disk before the next begins, so Ctrl-C, a
-crash or a power cut loses one at most: --resume goes on with the file's last run, does
-again what has failed, and stops a server that was left behind. A file that has changed
-since is refused; with --changed, cases that are the same are not run again.
+crash or a power cut loses one at most: --resume goes on with the file's last run, in the
+folder where that was begun, does again what has failed, and stops a server that was left
+behind. A file that has changed since is refused; with --changed, cases that are the same
+are not run again.
 
 What fails is kept with its cause, and the others go on; the exit code is then 1. Nothing
 else should use the machines meanwhile: this takes no care of that.`,
@@ -93,14 +94,18 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	if err != nil {
 		return err
 	}
+	dir, err := filepath.Abs(".")
+	if err != nil {
+		return err
+	}
 	r := runner{a: a, o: o, journal: &journal{}}
 	defer func() { r.f.Close() }() // which does nothing where there is none
-	h := bench.Header{Name: f.Name, File: path, Text: string(text), At: time.Now().UTC(), Sparkrun: a.Version, Only: o.only}
+	h := bench.Header{Name: f.Name, File: path, Text: string(text), Dir: dir, At: time.Now().UTC(), Sparkrun: a.Version, Only: o.only}
 	if o.resume {
 		if r.journal, err = resume(a, path); err != nil {
 			return err
 		}
-		h.ID, h.Only = r.ID(), r.Last().Only
+		h.ID, h.Only, h.Dir = r.ID(), r.Last().Only, r.Last().Dir
 		switch changed := r.Last().Text != h.Text; {
 		case changed && !o.changed:
 			return fmt.Errorf("resume run %s: %s has changed since: --changed goes on nevertheless, and does not run again "+
@@ -133,6 +138,7 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	if h.Unlearned != "" {
 		a.Say("nothing is kept of the cluster: " + h.Unlearned)
 	}
+	r.dir = h.Dir
 	failed, err := r.all(ctx, cases)
 	switch {
 	case ctx.Err() != nil || err != nil:

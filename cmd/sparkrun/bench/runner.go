@@ -15,8 +15,9 @@ import (
 // runner runs cases one after the other.
 type runner struct {
 	*journal
-	a *app.App
-	o runOptions
+	a   *app.App
+	o   runOptions
+	dir string // in which children run
 
 	server *server // that runs; nil: none
 	dead   string  // what names the server that could not be started, or asked, last, and why
@@ -145,7 +146,7 @@ func (r *runner) measure(ctx context.Context, c bench.Case, res *bench.Result) (
 		return r.ask(timed, c, res)
 	}
 	out, began := r.tail(), time.Now()
-	if err = child(timed, r.a, c.Argv, c.Env, out, out); err == nil {
+	if err = r.child(timed, c.Argv, c.Env, out, out); err == nil {
 		took := time.Since(began).Seconds()
 		res.Figures, err = bench.Find(c.Patterns, out.Bytes())
 		res.Figures = append(res.Figures, bench.Figure{Name: bench.Seconds, Value: took, Unit: "s", Better: bench.Lower})

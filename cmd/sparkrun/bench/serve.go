@@ -39,7 +39,7 @@ func (r *runner) start(ctx context.Context, c bench.Case, name string) error {
 	ctx, cancel := within(ctx, c)
 	defer cancel()
 	s, errs, began := &server{of: c.Server()}, r.tail(), time.Now()
-	err := child(ctx, r.a, c.Argv, c.Env, &watcher{s: s, heard: func() error {
+	err := r.child(ctx, c.Argv, c.Env, &watcher{s: s, heard: func() error {
 		r.server = s // from now on it has to be stopped
 		return r.add(bench.Line{Server: &s.Server})
 	}}, errs)
@@ -86,7 +86,7 @@ func (r *runner) meet(ctx context.Context, c bench.Case) error {
 	if c.Load.Use == bench.Own {
 		return nil
 	}
-	err := child(ctx, r.a, []string{"sparkrun", "exec", s.Job, "--", "sh", "-c", "command -v vllm"}, nil, io.Discard, io.Discard)
+	err := r.child(ctx, []string{"sparkrun", "exec", s.Job, "--", "sh", "-c", "command -v vllm"}, nil, io.Discard, io.Discard)
 	switch {
 	case err == nil:
 		s.client = bench.VLLM
@@ -172,7 +172,7 @@ func (r *runner) vllm(ctx context.Context, l bench.Load, seed string) (bench.Out
 		"--model", cmp.Or(s.root, s.model), "--served-model-name", s.model}, strings.Fields(flags)...)
 	var out bytes.Buffer
 	errs := r.tail()
-	if err := child(ctx, r.a, argv, nil, &out, errs); err != nil {
+	if err := r.child(ctx, argv, nil, &out, errs); err != nil {
 		return bench.Outcome{}, errs.after(fmt.Errorf("vllm bench serve: %w", err))
 	}
 	return bench.ReadVLLM(out.Bytes(), l.Prompts)
@@ -188,7 +188,7 @@ func (r *runner) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*childGrace)
 	defer cancel()
 	said := r.tail()
-	err := child(ctx, r.a, []string{"sparkrun", "stop", s.Job}, nil, said, said)
+	err := r.child(ctx, []string{"sparkrun", "stop", s.Job}, nil, said, said)
 	if err != nil && !strings.Contains(said.String(), rendezvous.ErrNoJob.Error()) {
 		return said.after(fmt.Errorf("stop server %s: %w", s.Job, err))
 	}
