@@ -32,7 +32,7 @@ type Scenario struct {
 	Warmup, Repeats int
 	// Timeout bounds one run, and the start of a server.
 	Timeout time.Duration
-	vary    []product
+	vary    [][]Setting // each is a case
 }
 
 // MaxRepeats keeps the test of Compare exact and quick.

@@ -240,7 +240,7 @@ func runOf(id, kernel string, mhz float64, results ...Result) Run {
 	for i := range results {
 		results[i].After = []GPU{{Host: "spark1", MHz: &mhz}}
 	}
-	return Run{Headers: []Header{{ID: id, Name: "pair", Nodes: []Node{{Host: "spark1", Kernel: kernel}}}}, Results: results}
+	return Run{Headers: []Header{{ID: id, Name: "pair", Circumstances: []Setting{{"kernel of spark1", kernel}}}}, Results: results}
 }
 
 func TestCompareAndScaling(t *testing.T) {
@@ -309,7 +309,7 @@ func TestCompareOddities(t *testing.T) {
 	if diff := cmp.Diff([]Difference{{"level of x", "dB (higher is better)", "W (higher is better)"}}, c.Circumstances); diff != "" {
 		t.Error(diff)
 	}
-	a.Headers = append(a.Headers, Header{Sparkrun: "16.1"}, Header{Sparkrun: "6.1"})
+	a.Headers = append(a.Headers, Header{Circumstances: []Setting{{"sparkrun", "16.1"}}}, Header{Circumstances: []Setting{{"sparkrun", "6.1"}}})
 	a.Results[0].After[0].Throttle, a.Results[1].After[0].Throttle = []string{"hot"}, []string{"hot", "power"}
 	if got := a.Circumstances(); value(got, "sparkrun") != "16.1, then 6.1" || value(got, "GPU slowed on spark1") != "hot, then power" {
 		t.Error(got)

@@ -158,20 +158,8 @@ func (r Run) Circumstances(cases ...Group) (out []Setting) {
 		}
 	}
 	for _, h := range r.Headers {
-		set("sparkrun", h.Sparkrun)
-		set("cluster", cmp.Or(h.Cluster, "none: "+h.Unlearned))
-		var hosts []string
-		for _, n := range h.Nodes {
-			hosts = append(hosts, n.Host)
-		}
-		set("machines", strings.Join(hosts, " "))
-		for _, n := range h.Nodes {
-			set("agent of "+n.Host, n.Sparkrun)
-			set("kernel of "+n.Host, n.Kernel)
-			set("NVIDIA driver of "+n.Host, n.Driver)
-		}
-		if t := h.NCCLTest; t != nil {
-			set("last nccl-test", fmt.Sprintf("%s %.1f GB/s, %s", t.Op, t.Bus, t.Grade))
+		for _, s := range h.Circumstances {
+			set(s.Name, s.Value)
 		}
 	}
 	for _, s := range r.Results {

@@ -208,19 +208,25 @@ func (r *reader) vary(s *Scenario, key string, n *yaml.Node) {
 		parts = n.Content
 	}
 	for _, part := range parts {
-		var p product
+		points := [][]Setting{nil} // of the combinations so far, the last name varies fastest
 		r.each(key, part, func(key string, k, n *yaml.Node) {
-			switch a := (axis{k.Value, r.list(key, n)}); {
-			case !varied().MatchString(a.name):
+			values := r.list(key, n)
+			switch {
+			case !varied().MatchString(k.Value):
 				r.fail(k, key, "want a name of small letters, digits and _")
-			case !s.uses(a.name):
-				r.fail(k, key, "nothing here has {%s}, so it would change nothing", a.name)
-			default:
-				p = append(p, a)
+			case !s.uses(k.Value):
+				r.fail(k, key, "nothing here has {%s}, so it would change nothing", k.Value)
+			case len(values) > 0:
+				was := points
+				points = nil
+				for _, p := range was {
+					for _, v := range values {
+						points = append(points, append(slices.Clip(p), Setting{k.Value, v}))
+					}
+				}
 			}
 		})
-		s.vary = append(s.vary, p)
-		if !slices.EqualFunc(p, s.vary[0], func(a, b axis) bool { return a.name == b.name }) {
+		if s.vary = append(s.vary, points...); !slices.EqualFunc(points[0], s.vary[0], func(a, b Setting) bool { return a.Name == b.Name }) {
 			r.fail(part, key, "each part has to have the same names, in one order")
 		}
 	}

@@ -17,36 +17,17 @@ type Line struct {
 	Ended   *Ended  `json:"ended,omitempty"`
 }
 
-// Header has a run's circumstances.
+// Header is the begin of a run, or of its resumption.
 type Header struct {
-	ID        string    `json:"id"`
-	Name      string    `json:"name"`
-	File      string    `json:"file"` // absolute
-	Text      string    `json:"text"` // of the file
-	Dir       string    `json:"dir"`  // in which it is run, also once resumed
-	At        time.Time `json:"at"`
-	Sparkrun  string    `json:"sparkrun"`
-	Only      []string  `json:"only,omitempty"`
-	Cluster   string    `json:"cluster,omitempty"` // empty: no agent answered
-	Nodes     []Node    `json:"nodes,omitempty"`
-	NCCLTest  *NCCLTest `json:"nccl_test,omitempty"` // the last one of this cluster
-	Unlearned string    `json:"unlearned,omitempty"` // why there is nothing of the cluster
-}
-
-// Node is a machine of the cluster; what is not known is empty.
-type Node struct {
-	Host     string `json:"host"`
-	Sparkrun string `json:"sparkrun,omitempty"` // its agent
-	Kernel   string `json:"kernel,omitempty"`
-	Driver   string `json:"nvidia_driver,omitempty"`
-}
-
-// NCCLTest is the last test of the links.
-type NCCLTest struct {
-	At    time.Time `json:"at"`
-	Op    string    `json:"op"`
-	Bus   float64   `json:"bus_gbps"`
-	Grade string    `json:"grade"`
+	ID   string    `json:"id"`
+	Name string    `json:"name"`
+	File string    `json:"file"` // absolute
+	Text string    `json:"text"` // of the file
+	Dir  string    `json:"dir"`  // in which it is run, also once resumed
+	At   time.Time `json:"at"`
+	Only []string  `json:"only,omitempty"`
+	// Circumstances are versions, machines and the like; what is not known is not there.
+	Circumstances []Setting `json:"circumstances"`
 }
 
 // Server is one that was started, and has to be stopped.

@@ -9,46 +9,21 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// product is some names, each with the values that it takes: every combination is a case.
-type product []axis
-
-type axis struct {
-	name   string
-	values []string
-}
-
-// points are the combinations of a product, the last name varying fastest.
-func (p product) points() [][]Setting {
-	out := [][]Setting{nil}
-	for _, a := range p {
-		var next [][]Setting
-		for _, point := range out {
-			for _, v := range a.values {
-				next = append(next, append(point[:len(point):len(point)], Setting{a.name, v}))
-			}
-		}
-		out = next
-	}
-	return out
-}
-
 func (s Scenario) cases() (out []Case, err error) {
-	vary, seen := s.vary, map[string]bool{}
-	if len(vary) == 0 {
-		vary = []product{nil}
+	points, seen := s.vary, map[string]bool{}
+	if len(points) == 0 {
+		points = [][]Setting{nil}
 	}
-	for _, p := range vary {
-		for _, point := range p.points() {
-			c, err := s.at(point)
-			if err != nil {
-				return nil, err
-			}
-			if seen[c.Label()] {
-				return nil, fmt.Errorf("vary: %s is there twice", c.Label())
-			}
-			seen[c.Label()] = true
-			out = append(out, c)
+	for _, point := range points {
+		c, err := s.at(point)
+		if err != nil {
+			return nil, err
 		}
+		if seen[c.Label()] {
+			return nil, fmt.Errorf("vary: %s is there twice", c.Label())
+		}
+		seen[c.Label()] = true
+		out = append(out, c)
 	}
 	return out, nil
 }

@@ -21,9 +21,13 @@ import (
 
 const suffix = ".jsonl"
 
+func stateFolder(a *app.App) (string, error) {
+	return a.UserFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
+}
+
 // folder has a file for each of the user's runs.
 func folder(a *app.App) (string, error) {
-	dir, err := a.UserFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
+	dir, err := stateFolder(a)
 	return filepath.Join(dir, "bench"), err
 }
 
@@ -33,24 +37,20 @@ type journal struct {
 	bench.Run
 }
 
-// create begins the file of a new run, which gets another id where one has that already. As with reopen the journal is
-// never nil.
-func create(a *app.App, first string) (j *journal, id string, err error) {
-	j, id = &journal{}, first
+// create begins the file of a new run. As with reopen the journal is never nil.
+func create(a *app.App, id string) (j *journal, err error) {
+	j = &journal{}
 	dir, err := folder(a)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)
 	}
-	for n := 2; err == nil; n++ {
+	if err == nil {
 		j.f, err = os.OpenFile(filepath.Join(dir, id+suffix), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
-		if err == nil {
-			return j, id, errors.Join(unix.Flock(int(j.f.Fd()), unix.LOCK_EX), durable.SyncDir(dir))
-		}
-		if errors.Is(err, fs.ErrExist) {
-			id, err = fmt.Sprintf("%s-%d", first, n), nil
-		}
 	}
-	return j, id, err
+	if err != nil {
+		return j, err
+	}
+	return j, errors.Join(unix.Flock(int(j.f.Fd()), unix.LOCK_EX), durable.SyncDir(dir))
 }
 
 // reopen goes on with the file of a run that was interrupted. A line that was cut off is taken away.

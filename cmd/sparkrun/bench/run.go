@@ -100,7 +100,7 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	}
 	r := runner{a: a, o: o, journal: &journal{}}
 	defer func() { r.f.Close() }() // which does nothing where there is none
-	h := bench.Header{Name: f.Name, File: path, Text: string(text), Dir: dir, At: time.Now().UTC(), Sparkrun: a.Version, Only: o.only}
+	h := bench.Header{Name: f.Name, File: path, Text: string(text), Dir: dir, At: time.Now().UTC(), Only: o.only}
 	if o.resume {
 		if r.journal, err = resume(a, path); err != nil {
 			return err
@@ -121,13 +121,13 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	if o.dryRun {
 		return show(a, r.left(cases))
 	}
-	circumstances(ctx, a, &h)
+	h.Circumstances = circumstances(ctx, a)
 	if ctx.Err() != nil {
 		return nil
 	}
 	if !o.resume {
-		first := strings.Join(strings.Fields(f.Name), "-") + "-" + time.Now().Format("20060102-150405")
-		if r.journal, h.ID, err = create(a, first); err != nil {
+		h.ID = strings.Join(strings.Fields(f.Name), "-") + "-" + h.At.Local().Format("20060102-150405.000")
+		if r.journal, err = create(a, h.ID); err != nil {
 			return fmt.Errorf("begin a run: %w", err)
 		}
 	}
@@ -135,9 +135,6 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 		return err
 	}
 	a.Say("run " + h.ID)
-	if h.Unlearned != "" {
-		a.Say("nothing is kept of the cluster: " + h.Unlearned)
-	}
 	r.dir = h.Dir
 	failed, err := r.all(ctx, cases)
 	switch {
