@@ -302,24 +302,27 @@ func TestTimeoutAndInterrupt(t *testing.T) {
 	if err := b.run("--only", "sum"); err != nil {
 		t.Error(err, b.errs.String())
 	}
-	b = newBed(t, strings.Replace(file, "echo rate 7", "touch began; sleep 300", 1))
+	b = newBed(t, strings.Replace(file, "echo rate 7", `trap "touch ended; sleep 0.1; exit" TERM; touch began; sleep 300 & wait`, 1))
 	t.Chdir(b.dir)
 	over := make(chan struct{})
 	go func() {
-		for ticks := time.Tick(time.Millisecond); ; {
-			select {
-			case <-ticks:
-				if _, err := os.Stat("began"); err == nil {
-					syscall.Kill(os.Getpid(), syscall.SIGHUP)
+		ticks := time.Tick(time.Millisecond)
+		for _, name := range []string{"began", "ended"} { // a terminal that goes is told twice
+			for _, err := os.Stat(name); err != nil; _, err = os.Stat(name) {
+				select {
+				case <-ticks:
+				case <-over:
 					return
 				}
-			case <-over:
-				return
 			}
+			syscall.Kill(os.Getpid(), syscall.SIGHUP)
 		}
 	}()
 	err := b.do("run", "two.yaml", "--only", "sum")
 	close(over)
+	if _, err := os.Stat("ended"); err != nil {
+		t.Error(err)
+	}
 	if exit, is := errors.AsType[*app.ExitError](err); !is || exit.Code != 130 || !strings.Contains(b.errs.String(), "bench run two.yaml --resume` goes on") {
 		t.Error(err, b.errs.String())
 	}

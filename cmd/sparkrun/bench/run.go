@@ -53,11 +53,13 @@ else should use the machines meanwhile: this takes no care of that.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.file = args[0]
-			signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-			if !signal.Ignored(syscall.SIGHUP) { // as by nohup
-				signals = append(signals, syscall.SIGHUP)
+			ctx := cmd.Context()
+			if !signal.Ignored(syscall.SIGHUP) { // as nohup does. A shell and the kernel may both send it: the second ends nothing
+				var deaf context.CancelFunc
+				ctx, deaf = signal.NotifyContext(ctx, syscall.SIGHUP)
+				defer deaf()
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), signals...)
+			ctx, stop := app.Stoppable(ctx)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second Ctrl-C ends this at once
 			// Who reads what we say may be gone. Go ends a program for that, and the server would stay.
