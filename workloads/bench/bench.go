@@ -22,19 +22,17 @@ type File struct {
 
 // Scenario is one server, or one command, with values that vary.
 type Scenario struct {
-	Name string
-	// Exactly one of these has words. Serve is a command line of `sparkrun launch`, Recipe of `sparkrun run`, Command
-	// any; Shell tells that it is one text for sh.
-	Serve, Recipe, Command []string
-	Shell                  bool
-	Env                    []Setting // in the file's order
-	Client                 Client    // of Serve and Recipe
-	Figures                []Pattern // of Command
+	Name    string
+	Command []string  // what is run; of Serves what starts a server
+	Serves  bool      // and is asked by Client
+	Env     []Setting // in the file's order
+	Client  Client
+	Figures []Pattern // of a command that does not serve
 	// Warmup are runs before the others that are not kept; Repeats are those that are, 1 to MaxRepeats.
 	Warmup, Repeats int
 	// Timeout bounds one run, and the start of a server.
 	Timeout time.Duration
-	vary    []product
+	vary    [][]Setting // each is a case
 }
 
 // MaxRepeats keeps the test of Compare exact and quick.
@@ -85,17 +83,17 @@ type Figure struct {
 
 // Case is a scenario with its values filled in.
 type Case struct {
-	Scenario string
-	Values   []Setting // what varies, in the file's order
+	Scenario string    `json:"scenario"`
+	Values   []Setting `json:"values,omitempty"` // what varies, in the file's order
 	// Argv runs it: a command, or the start of a server. Env is set for a command that is none of ours; what we launch
 	// has it in Argv.
-	Argv    []string
-	Env     []Setting
-	Load    *Load // of a server; nil: Argv is a command
-	Figures []Pattern
-	Warmup  int
-	Repeats int
-	Timeout time.Duration
+	Argv []string  `json:"argv"`
+	Env  []Setting `json:"env,omitempty"`
+	Load *Load     `json:"load,omitempty"` // of a server; nil: Argv is a command
+
+	Patterns        []Pattern     `json:"-"`
+	Warmup, Repeats int           `json:"-"`
+	Timeout         time.Duration `json:"-"`
 }
 
 // Load is what a client does to a server: Prompts requests, Concurrency of them at a time, each with Input tokens and
@@ -111,23 +109,42 @@ type Load struct {
 }
 
 // Label is a case's name for people, by which those of two runs are matched.
-func (c Case) Label() string { return Label(c.Scenario, c.Values) }
+func (c Case) Label() string { return c.without() }
 
-// Label is a scenario's name with the values of a case.
-func Label(scenario string, values []Setting) string {
-	words := []string{scenario}
-	for _, v := range values {
-		words = append(words, v.Name+"="+v.Value)
+// without is a label without some of the values.
+func (c Case) without(names ...string) string {
+	words := []string{c.Scenario}
+	for _, v := range c.Values {
+		if !slices.Contains(names, v.Name) {
+			words = append(words, v.Name+"="+v.Value)
+		}
 	}
 	return strings.Join(words, " ")
 }
 
-// Server is equal for cases that can be asked of one server.
-func (c Case) Server() string { return strings.Join(c.Argv, "\x00") }
+// Value is that of a name; empty: it does not vary.
+func (c Case) Value(name string) string { return value(c.Values, name) }
+
+func value(of []Setting, name string) string {
+	for _, s := range of {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	return ""
+}
+
+// Server is equal for cases that can be asked of one server; empty: a command.
+func (c Case) Server() string {
+	if c.Load == nil {
+		return ""
+	}
+	return strings.Join(c.Argv, "\x00")
+}
 
 // Key is equal for cases that do the same: a resumed run does not do them again.
 func (c Case) Key() string {
-	what, err := json.Marshal([]any{c.Label(), c.Argv, c.Env, c.Load, c.Figures, c.Warmup})
+	what, err := json.Marshal([]any{c.Label(), c.Argv, c.Env, c.Load, c.Patterns, c.Warmup})
 	if err != nil {
 		panic(err) // plain data
 	}
@@ -136,14 +153,10 @@ func (c Case) Key() string {
 }
 
 // Cases are all cases of the named scenarios, of all where none is named. Those of one server follow each other.
-func (f File) Cases(only []string) ([]Case, error) {
-	var out []Case
-	for _, name := range only {
-		if !slices.ContainsFunc(f.Scenarios, func(s Scenario) bool { return s.Name == name }) {
-			return nil, fmt.Errorf("--only %s: no such scenario: known are %s", name, strings.Join(f.names(), ", "))
-		}
-	}
+func (f File) Cases(only []string) (out []Case, err error) {
+	var names []string
 	for _, s := range f.Scenarios {
+		names = append(names, s.Name)
 		if len(only) > 0 && !slices.Contains(only, s.Name) {
 			continue
 		}
@@ -151,25 +164,17 @@ func (f File) Cases(only []string) ([]Case, error) {
 		if err != nil {
 			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 		}
-		for len(cases) > 0 {
-			first := cases[0].Server()
-			rest := cases[:0:0]
-			for _, c := range cases {
-				if c.Load == nil || c.Server() == first {
-					out = append(out, c)
-				} else {
-					rest = append(rest, c)
-				}
-			}
-			cases = rest
+		first := map[string]int{}
+		for i, c := range slices.Backward(cases) {
+			first[c.Server()] = i
+		}
+		slices.SortStableFunc(cases, func(a, b Case) int { return first[a.Server()] - first[b.Server()] })
+		out = append(out, cases...)
+	}
+	for _, name := range only {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("--only %s: no such scenario: known are %s", name, strings.Join(names, ", "))
 		}
 	}
 	return out, nil
-}
-
-func (f File) names() (names []string) {
-	for _, s := range f.Scenarios {
-		names = append(names, s.Name)
-	}
-	return names
 }

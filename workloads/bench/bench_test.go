@@ -93,7 +93,7 @@ func TestExamples(t *testing.T) {
 	if err != nil || len(cases) != 3 || cases[2].Label() != "train nodes=2 data=/mnt/rosa-storage/training-benchmarks" {
 		t.Error(cases, err)
 	}
-	got, err := Find(cases[0].Figures, []byte("[0] Total Time: 103.20s\n[0] Steps/sec: 0.4845\n[0] Samples/sec: 3.88\n"))
+	got, err := Find(cases[0].Patterns, []byte("[0] Total Time: 103.20s\n[0] Steps/sec: 0.4845\n[0] Samples/sec: 3.88\n"))
 	if err != nil || got[0].Value != 0.4845 || got[2].Value != 103.2 {
 		t.Error(got, err)
 	}
@@ -104,7 +104,7 @@ func TestExamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Find(cases[0].Figures, []byte(output)); err != nil || got[0].Value != 121 && got[0].Value != 0.121 {
+		if got, err := Find(cases[0].Patterns, []byte(output)); err != nil || got[0].Value != 121 && got[0].Value != 0.121 {
 			t.Error(name, got, err)
 		}
 	}
@@ -131,6 +131,7 @@ func TestReadRefuses(t *testing.T) {
 		"- a":                            "line 1",
 		"name: &a x\nscenarios: *a":      "scenarios: invalid",
 		"a: [":                           "line 1",
+		chat + "---\nname: b\n":          "want one document",
 		"name: x":                        "line 1: scenarios: invalid: want at least one",
 		with("name: pair", "nam: pair"):  "line 2: nam: invalid: it is not known here: name, repeats, scenarios, timeout, warmup are",
 		with("name: pair", "name: ../x"): "name: invalid: want one that can be a file's",
@@ -143,7 +144,7 @@ func TestReadRefuses(t *testing.T) {
 		with("serve: vllm", "serve: vllm 'a b'"):                 "line 6: scenarios.chat.serve: invalid: it is cut at its spaces",
 		with("serve: vllm", "command: x\n    serve: vllm"):       "line 5: scenarios.chat: invalid: want one of serve, recipe and command",
 		with("NCCL_IB_QPS_PER_CONNECTION", "HF_TOKEN"):           "line 7: scenarios.chat.env.HF_TOKEN: invalid: its name says that it holds a secret",
-		with("(?P<rate>[0-9.]+)", "([0-9.]+)"):                   "line 16: scenarios.disk.figures.pattern: invalid: want a group with the figure's name",
+		with("(?P<rate>[0-9.]+)", "([0-9.]+)"):                   "line 16: scenarios.disk.figures.pattern: invalid: want one group with the figure's name",
 		with("(?P<rate>[0-9.]+)", "(?P<rate>[0-9.]+"):            "line 16: scenarios.disk.figures.pattern: invalid: error parsing regexp",
 		with("better: higher", "better: more"):                   "line 16: scenarios.disk.figures.better: invalid: want higher or lower",
 		with(`{path: "/mnt/a b"}`, `{way: /mnt}`):                "each part has to have the same names",
@@ -159,12 +160,13 @@ func TestReadRefuses(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	p := []Pattern{{"rate", `at (?P<rate>[0-9.]+) MB`, "MB/s", Higher}}
+	p := []Pattern{{"rate", `at (?P<rate>\S+) MB`, "MB/s", Higher}}
 	got, err := Find(p, []byte("[0] at 3 MB\n[0] at 4.5 MB\n"))
 	if err != nil || len(got) != 1 || got[0] != (Figure{"rate", 4.5, "MB/s", Higher}) {
 		t.Error(got, err)
 	}
-	for text, want := range map[string]string{"nothing": "figure rate: nothing in its output matches", "at 1.2.3 MB": `"1.2.3" is no number`} {
+	for text, want := range map[string]string{"nothing": "figure rate: nothing in its output matches", "at 1.2.3 MB": `"1.2.3" is no number`,
+		"at NaN MB": `"NaN" is no number`, "at inf MB": `"inf" is no number`} {
 		if _, err := Find(p, []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -191,9 +193,11 @@ func TestReadVLLM(t *testing.T) {
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Error(diff)
 	}
-	if o, _ = ReadVLLM([]byte(strings.Replace(string(text), "{", `{"p90_ttft_ms": 60.5, "p50_ttft_ms": 53, `, 1)), 300); o.Figures[3].Value != 53 ||
-		o.Figures[4] != (Figure{"ttft_p90", 60.5, "ms", Lower}) {
+	if o, _ = ReadVLLM([]byte(strings.Replace(string(text), "{", `{"p90_ttft_ms": 60.5, `, 1)), 300); o.Figures[4] != (Figure{"ttft_p90", 60.5, "ms", Lower}) {
 		t.Error(o.Figures)
+	}
+	if o, _ = ReadVLLM([]byte(`{"completed": 1, "output_throughput": 5}`), 1); len(o.Figures) != 1 {
+		t.Error(o.Figures) // what it does not say is not 0
 	}
 	if _, err := ReadVLLM([]byte("Traceback"), 1); err == nil {
 		t.Error("no error")
@@ -213,27 +217,30 @@ func TestStatistics(t *testing.T) {
 		{[]float64{1, 1}, []float64{2, 2}, 1.0 / 3},
 		{[]float64{1, 2, 2}, []float64{2, 3, 3}, 2.0 * 3 / 20},
 		{nil, []float64{1}, 1},
+		{make([]float64, 1e6), []float64{1}, 1},
 	} {
 		if p := MannWhitney(c.a, c.b); math.Abs(p-c.p) > 1e-5 {
 			t.Errorf("%v, %v: p = %v, want %v", c.a, c.b, p, c.p)
 		}
 	}
 	v := []float64{15, 20, 35, 40, 50}
-	if q := Quantile(v, .4); math.Abs(q-29) > 1e-9 || Median(v) != 35 || Spread(v) != 20./35 || Quantile(v, .99) != 49.6 {
-		t.Error(q, Median(v), Spread(v), Quantile(v, .99))
+	if q := Quantile(v, .4); math.Abs(q-29) > 1e-9 || Median(v) != 35 || *MiddleOf(v).Spread != 20./35 || Quantile(v, .99) != 49.6 {
+		t.Error(q, Median(v), MiddleOf(v), Quantile(v, .99))
 	}
 }
 
 // result makes a run's line.
 func result(c Case, repeat int, figures ...Figure) Result {
-	return Result{Key: c.Key(), Scenario: c.Scenario, Values: c.Values, Repeat: repeat, Argv: c.Argv, Figures: figures}
+	r := c.Begun(repeat)
+	r.Figures = figures
+	return r
 }
 
 func runOf(id, kernel string, mhz float64, results ...Result) Run {
 	for i := range results {
 		results[i].After = []GPU{{Host: "spark1", MHz: &mhz}}
 	}
-	return Run{Headers: []Header{{ID: id, Name: "pair", Nodes: []Node{{Host: "spark1", Kernel: kernel}}}}, Results: results}
+	return Run{Headers: []Header{{ID: id, Name: "pair", Circumstances: []Setting{{"kernel of spark1", kernel}}}}, Results: results}
 }
 
 func TestCompareAndScaling(t *testing.T) {
@@ -259,10 +266,10 @@ func TestCompareAndScaling(t *testing.T) {
 	}
 	var got []string
 	for _, f := range c.Figures {
-		got = append(got, fmt.Sprintf("%s %s %.2f %.2f %s", f.Case, f.Figure, f.Ratio, f.P, f.Verdict))
+		got = append(got, fmt.Sprintf("%s %s %+.2f %.2f %s", f.Case, f.Figure, *f.Change, f.P, f.Verdict))
 	}
-	if diff := cmp.Diff([]string{"train nodes=1 steps 1.00 1.00 no difference", "train nodes=1 seconds 1.00 1.00 no difference",
-		"train nodes=2 steps 0.74 0.01 worse", "few rate 2.00 1.00 too few runs"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"train nodes=1 steps +0.00 1.00 no difference", "train nodes=1 seconds +0.00 1.00 no difference",
+		"train nodes=2 steps -0.26 0.01 worse", "few rate +1.00 1.00 too few runs"}, got); diff != "" {
 		t.Error(diff)
 	}
 	if len(c.OnlyA) != 1 || c.OnlyA[0] != "a" || c.OnlyB[0] != "b" {
@@ -271,6 +278,58 @@ func TestCompareAndScaling(t *testing.T) {
 	if s := c.ScalingA; len(s) != 1 || s[0].By != "nodes" || s[0].To != 2 || math.Abs(s[0].Efficiency-.941) > .001 ||
 		math.Abs(s[0].Speedup-1.882) > .001 || s[0].Case != "train" {
 		t.Error(s)
+	}
+}
+
+// What is 0 has no part of it, and what is negative rises to 0; what has another unit is not compared, but told, as are
+// words that have changed places, and what a run was resumed under.
+func TestCompareOddities(t *testing.T) {
+	run := func(unit string, values []float64, figure string, argv ...string) Run {
+		var all []Result
+		for i, v := range values {
+			all = append(all, result(Case{Scenario: "x", Argv: argv}, i+1, Figure{figure, v, unit, Higher}, Figure{"same", 1, "", Lower}))
+		}
+		return runOf("r", "", 1, all...)
+	}
+	a := run("dB", []float64{-40, -41, -39, -40, -42}, "level", "a", "b")
+	c := Compare(a, run("dB", []float64{-20, -21, -19, -22}, "level", "b", "a"))
+	if f := c.Figures[0]; f.Verdict != Improved || math.Abs(*f.Change-.4875) > 1e-9 || *f.A.Spread <= 0 {
+		t.Errorf("%+v", f)
+	}
+	if diff := cmp.Diff([]Difference{{"command of x", "a b", "b a"}}, c.Circumstances); diff != "" {
+		t.Error(diff)
+	}
+	if f := Compare(run("", []float64{-1, 0, 1}, "level"), a).Figures; len(f) != 1 || f[0].Figure != "same" {
+		t.Error(f)
+	}
+	if f := Compare(run("dB", []float64{-1, 0, 1}, "level"), a).Figures[0]; f.Change != nil || f.A.Spread != nil {
+		t.Errorf("%+v", f)
+	}
+	c = Compare(a, run("W", []float64{1}, "level", "a", "b"))
+	if diff := cmp.Diff([]Difference{{"level of x", "dB (higher is better)", "W (higher is better)"}}, c.Circumstances); diff != "" {
+		t.Error(diff)
+	}
+	a.Headers = append(a.Headers, Header{Circumstances: []Setting{{"sparkrun", "16.1"}}}, Header{Circumstances: []Setting{{"sparkrun", "6.1"}}})
+	a.Results[0].After[0].Throttle, a.Results[1].After[0].Throttle = []string{"hot"}, []string{"hot", "power"}
+	if got := a.Circumstances(); value(got, "sparkrun") != "16.1, then 6.1" || value(got, "GPU slowed on spark1") != "hot, then power" {
+		t.Error(got)
+	}
+}
+
+// tp may grow with the machines or stay; where it does neither, the cases are not compared.
+func TestScaling(t *testing.T) {
+	var all []Group
+	for i, v := range []string{"1 1", "1 2", "2 1", "2 2", "0 1"} {
+		nodes, tp, _ := strings.Cut(v, " ")
+		all = append(all, Group{Case: Case{Scenario: "x", Values: []Setting{{"nodes", nodes}, {"tp", tp}}}, Figures: []Samples{{"rate", "", Higher,
+			[]float64{float64(i + 1)}}}})
+	}
+	var got []string
+	for _, s := range Scaling(all) {
+		got = append(got, fmt.Sprintf("%s %d/%d %.2f", s.Case, s.To, s.From, s.Efficiency))
+	}
+	if diff := cmp.Diff([]string{"x tp=1 2/1 1.50", "x 2/1 2.00"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -310,7 +369,7 @@ func TestReadRun(t *testing.T) {
 func TestDraw(t *testing.T) {
 	var all []Result
 	for _, n := range []string{"8", "1", "16"} {
-		for _, tp := range []string{"1", "<2>"} {
+		for _, tp := range []string{"1", "<2>\x01"} {
 			c := Case{Scenario: "chat", Values: []Setting{{"tp", tp}, {"concurrency", n}}}
 			all = append(all, result(c, 1, Figure{"rate", float64(len(n)), "tok/s", Higher}), result(c, 2, Figure{"rate", 3, "tok/s", Higher}))
 		}
@@ -322,7 +381,7 @@ func TestDraw(t *testing.T) {
 	}
 	text := string(svg)
 	one, eight, sixteen := strings.Index(text, ">1</text>"), strings.Index(text, ">8</text>"), strings.Index(text, ">16</text>")
-	if one < 0 || one > eight || eight > sixteen || strings.Count(text, "<polyline") != 2 || strings.Contains(text, "<2>") ||
+	if one < 0 || one > eight || eight > sixteen || strings.Count(text, "<polyline") != 2 || strings.ContainsAny(text, "\x01") || strings.Contains(text, "<2>") ||
 		!strings.Contains(text, "rate, tok/s") || strings.Contains(text, "NaN") {
 		t.Error(text)
 	}

@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -37,60 +38,99 @@ type Difference struct {
 
 // Compared is a figure of a case in both runs.
 type Compared struct {
-	Case    string  `json:"case"`
-	Figure  string  `json:"figure"`
-	Unit    string  `json:"unit,omitempty"`
-	Better  Better  `json:"better"`
-	A       Middle  `json:"a"`
-	B       Middle  `json:"b"`
-	Ratio   float64 `json:"ratio"` // of the medians, B by A; 0 where that of A is 0
-	P       float64 `json:"p"`     // MannWhitney
-	Verdict Verdict `json:"verdict"`
+	Case    string   `json:"case"`
+	Figure  string   `json:"figure"`
+	Unit    string   `json:"unit,omitempty"`
+	Better  Better   `json:"better"`
+	A       Middle   `json:"a"`
+	B       Middle   `json:"b"`
+	Change  *float64 `json:"change,omitempty"` // from A's median to B's, as a part of A's; nil: that is 0
+	P       float64  `json:"p"`                // MannWhitney
+	Verdict Verdict  `json:"verdict"`
 }
 
 // Middle is a sample in short.
 type Middle struct {
-	Median float64 `json:"median"`
-	Spread float64 `json:"spread"` // see the function
-	N      int     `json:"n"`
+	Median float64  `json:"median"`
+	Spread *float64 `json:"spread,omitempty"` // the interquartile range as a part of the median; nil: that is 0
+	N      int      `json:"n"`
 }
 
 // MiddleOf is a sample in short.
 func MiddleOf(values []float64) Middle {
-	return Middle{Median(values), Spread(values), len(values)}
+	m := Median(values)
+	return Middle{m, part(Quantile(values, .75)-Quantile(values, .25), m), len(values)}
+}
+
+func part(v, of float64) *float64 {
+	if of == 0 {
+		return nil
+	}
+	return new(v / math.Abs(of))
 }
 
 // Compare compares B with A, case by case.
 func Compare(a, b Run) Comparison {
 	ga, gb := a.Groups(), b.Groups()
-	c := Comparison{Circumstances: circumstances(a, b, ga, gb), Figures: []Compared{}, ScalingA: Scaling(ga),
-		ScalingB: Scaling(gb)}
-	for _, g := range ga {
-		i := slices.IndexFunc(gb, func(o Group) bool { return o.Label() == g.Label() })
-		if i < 0 {
-			c.OnlyA = append(c.OnlyA, g.Label())
-			continue
+	c := Comparison{Circumstances: []Difference{}, Figures: []Compared{}, ScalingA: Scaling(ga), ScalingB: Scaling(gb)}
+	differ := func(what, a, b string) {
+		if d := (Difference{what, cmp.Or(a, "-"), cmp.Or(b, "-")}); a != b && !slices.Contains(c.Circumstances, d) {
+			c.Circumstances = append(c.Circumstances, d)
 		}
-		for _, f := range g.Figures {
-			if o := gb[i].figure(f.Name); o != nil {
-				c.Figures = append(c.Figures, compared(g.Label(), f, *o))
-			}
+	}
+	var inA, inB []Group // of cases that both have
+	for _, g := range ga {
+		if i := slices.IndexFunc(gb, func(o Group) bool { return o.Label() == g.Label() }); i >= 0 {
+			inA, inB = append(inA, g), append(inB, gb[i])
+			gb = slices.Delete(gb, i, i+1)
+		} else {
+			c.OnlyA = append(c.OnlyA, g.Label())
 		}
 	}
 	for _, g := range gb {
-		if !slices.ContainsFunc(ga, func(o Group) bool { return o.Label() == g.Label() }) {
-			c.OnlyB = append(c.OnlyB, g.Label())
+		c.OnlyB = append(c.OnlyB, g.Label())
+	}
+	sa, sb := a.Circumstances(inA...), b.Circumstances(inB...)
+	for _, s := range slices.Concat(sa, sb) {
+		differ(s.Name, value(sa, s.Name), value(sb, s.Name))
+	}
+	ka, kb := a.clocks(), b.clocks()
+	for _, host := range slices.Sorted(maps.Keys(ka)) {
+		if x, y := Median(ka[host]), Median(kb[host]); math.Abs(x-y) > 0.05*x { // NaN: B has none
+			differ("GPU clock of "+host, fmt.Sprintf("%.0f MHz", x), fmt.Sprintf("%.0f MHz", y))
+		}
+	}
+	for i, g := range inA {
+		o, label := inB[i], g.Label()
+		x, y := g.words(), o.words()
+		differ("command of "+g.Scenario, less(x, y), less(y, x))
+		if less(x, y)+less(y, x) == "" { // they have changed places
+			differ("command of "+g.Scenario, strings.Join(x, " "), strings.Join(y, " "))
+		}
+		for _, f := range slices.Concat(g.Figures, o.Figures) {
+			differ(f.Name+" of "+label, g.figure(f.Name).kind(), o.figure(f.Name).kind())
+		}
+		for _, f := range g.Figures {
+			if of := o.figure(f.Name); of.kind() == f.kind() {
+				c.Figures = append(c.Figures, compared(label, f, *of))
+			}
 		}
 	}
 	return c
 }
 
+// kind is equal where values may be compared.
+func (s *Samples) kind() string {
+	if s == nil {
+		return ""
+	}
+	return strings.TrimSpace(s.Unit + " (" + string(s.Better) + " is better)")
+}
+
 func compared(label string, a, b Samples) Compared {
 	c := Compared{Case: label, Figure: a.Name, Unit: a.Unit, Better: a.Better, A: MiddleOf(a.Values), B: MiddleOf(b.Values),
 		P: MannWhitney(a.Values, b.Values)}
-	if c.A.Median != 0 {
-		c.Ratio = c.B.Median / c.A.Median
-	}
+	c.Change = part(c.B.Median-c.A.Median, c.A.Median)
 	switch more := c.B.Median > c.A.Median; {
 	case leastP(c.A.N, c.B.N) >= Alpha:
 		c.Verdict = TooFew
@@ -104,121 +144,71 @@ func compared(label string, a, b Samples) Compared {
 	return c
 }
 
-// Circumstances are a run's, as names with their values.
-func (r Run) Circumstances() (out []Setting) {
+// Circumstances are a run's, and those of some of its cases, as names with their values. One that has changed, as of a
+// run that was resumed, has several.
+func (r Run) Circumstances(cases ...Group) (out []Setting) {
 	set := func(name, value string) {
 		i := slices.IndexFunc(out, func(s Setting) bool { return s.Name == name })
 		switch {
 		case value == "":
 		case i < 0:
 			out = append(out, Setting{name, value})
-		case !strings.HasSuffix(out[i].Value, value): // it was resumed, and is another now
+		case !slices.Contains(strings.Split(out[i].Value, ", then "), value):
 			out[i].Value += ", then " + value
 		}
 	}
 	for _, h := range r.Headers {
-		set("sparkrun", h.Sparkrun)
-		set("cluster", cmp.Or(h.Cluster, "none: "+h.Unlearned))
-		var hosts []string
-		for _, n := range h.Nodes {
-			hosts = append(hosts, n.Host)
-		}
-		set("machines", strings.Join(hosts, " "))
-		for _, n := range h.Nodes {
-			set("agent of "+n.Host, n.Sparkrun)
-			set("kernel of "+n.Host, n.Kernel)
-			set("NVIDIA driver of "+n.Host, n.Driver)
-		}
-		if t := h.NCCLTest; t != nil {
-			set("last nccl-test", fmt.Sprintf("%s %.1f GB/s, %s", t.Op, t.Bus, t.Grade))
+		for _, s := range h.Circumstances {
+			set(s.Name, s.Value)
 		}
 	}
-	throttled := map[string][]string{}
 	for _, s := range r.Results {
 		for _, g := range s.After {
 			for _, why := range g.Throttle {
-				if !slices.Contains(throttled[g.Host], why) {
-					throttled[g.Host] = append(throttled[g.Host], why)
-					set("GPU slowed on "+g.Host, strings.Join(throttled[g.Host], " "))
-				}
+				set("GPU slowed on "+g.Host, why)
+			}
+		}
+	}
+	for _, g := range cases {
+		for _, s := range g.Results {
+			set("client of "+g.Scenario, s.Client)
+			if s.Server != nil {
+				set("engine of "+g.Scenario, s.Server.Engine)
+				set("machines of "+g.Label(), strings.Join(s.Server.Hosts, " "))
+			}
+			if s.Load != nil {
+				set("requests of "+g.Label(), fmt.Sprintf("%+v", *s.Load))
+			}
+			if len(s.Notes) > 0 {
+				set("to be known of "+g.Label(), s.Notes[0])
 			}
 		}
 	}
 	return out
 }
 
-// clocks are the medians of what GPUs' clocks were after runs, MHz by host.
-func (r Run) clocks() map[string]float64 {
-	all, out := map[string][]float64{}, map[string]float64{}
+// clocks are what GPUs' clocks were after runs, MHz by host.
+func (r Run) clocks() map[string][]float64 {
+	out := map[string][]float64{}
 	for _, s := range r.Results {
 		for _, g := range s.After {
 			if g.MHz != nil {
-				all[g.Host] = append(all[g.Host], *g.MHz)
+				out[g.Host] = append(out[g.Host], *g.MHz)
 			}
-		}
-	}
-	for host, mhz := range all {
-		out[host] = Median(mhz)
-	}
-	return out
-}
-
-// circumstances are those that differ: of the runs, then of cases that both have.
-func circumstances(a, b Run, ga, gb []Group) (out []Difference) {
-	out = []Difference{}
-	differ := func(what, a, b string) {
-		if d := (Difference{what, cmp.Or(a, "-"), cmp.Or(b, "-")}); a != b && !slices.Contains(out, d) {
-			out = append(out, d)
-		}
-	}
-	get := func(all []Setting, name string) string {
-		for _, s := range all {
-			if s.Name == name {
-				return s.Value
-			}
-		}
-		return ""
-	}
-	ca, cb := a.Circumstances(), b.Circumstances()
-	for _, s := range ca {
-		differ(s.Name, s.Value, get(cb, s.Name))
-	}
-	for _, s := range cb {
-		differ(s.Name, get(ca, s.Name), s.Value)
-	}
-	ka, kb := a.clocks(), b.clocks()
-	for _, h := range a.Last().Nodes {
-		if x, y := ka[h.Host], kb[h.Host]; x > 0 && y > 0 && math.Abs(x-y) > 0.05*x {
-			differ("GPU clock of "+h.Host, fmt.Sprintf("%.0f MHz", x), fmt.Sprintf("%.0f MHz", y))
-		}
-	}
-	for _, g := range ga {
-		i := slices.IndexFunc(gb, func(o Group) bool { return o.Label() == g.Label() })
-		if i < 0 || len(g.Results) == 0 || len(gb[i].Results) == 0 {
-			continue
-		}
-		x, y := g.Results[len(g.Results)-1], gb[i].Results[len(gb[i].Results)-1]
-		differ("client of "+g.Scenario, x.Client, y.Client)
-		if x.Server != nil && y.Server != nil {
-			differ("engine of "+g.Scenario, x.Server.Engine, y.Server.Engine)
-			differ("machines of "+g.Label(), strings.Join(x.Server.Hosts, " "), strings.Join(y.Server.Hosts, " "))
-		}
-		differ("command of "+g.Scenario, rest(x, y), rest(y, x))
-		if x.Load != nil && y.Load != nil {
-			differ("requests of "+g.Label(), fmt.Sprintf("%+v", *x.Load), fmt.Sprintf("%+v", *y.Load))
 		}
 	}
 	return out
 }
 
-// rest are the words of a command that the other does not have.
-func rest(a, b Result) string {
-	words := func(r Result) (w []string) {
-		for _, e := range r.Env {
-			w = append(w, e.Name+"="+e.Value)
-		}
-		return append(w, r.Argv...)
+// words are those of a case's command, with its variables.
+func (c Case) words() (out []string) {
+	for _, e := range c.Env {
+		out = append(out, e.Name+"="+e.Value)
 	}
-	other := words(b)
-	return strings.Join(slices.DeleteFunc(words(a), func(w string) bool { return slices.Contains(other, w) }), " ")
+	return append(out, c.Argv...)
+}
+
+// less are the words that are not among others.
+func less(words, others []string) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(words), func(w string) bool { return slices.Contains(others, w) }), " ")
 }

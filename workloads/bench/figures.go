@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 )
@@ -23,7 +24,7 @@ func Find(patterns []Pattern, output []byte) (out []Figure, err error) {
 		}
 		text := string(all[len(all)-1][re.SubexpIndex(p.Name)])
 		v, err := strconv.ParseFloat(text, 64)
-		if err != nil {
+		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 			return nil, fmt.Errorf("figure %s: %q is no number", p.Name, text)
 		}
 		out = append(out, Figure{p.Name, v, p.Unit, p.Better})
@@ -31,21 +32,20 @@ func Find(patterns []Pattern, output []byte) (out []Figure, err error) {
 	return out, nil
 }
 
-// Served are the figures of a server. Times are in milliseconds, and mean what vLLM's benchmark means by them: see
-// package load.
-func Served(rate map[string]float64, times map[string][3]float64) (out []Figure) {
-	for _, r := range []struct{ name, unit string }{
-		{"output_throughput", "tok/s"}, {"request_throughput", "req/s"}, {"total_token_throughput", "tok/s"},
-	} {
-		if v, ok := rate[r.name]; ok {
-			out = append(out, Figure{r.name, v, r.unit, Higher})
+// Served are the figures of a server that were measured. Times are in milliseconds, and mean what vLLM's benchmark means
+// by them: see package load.
+func Served(measured map[string]float64) (out []Figure) {
+	add := func(name, unit string, better Better) {
+		if v, ok := measured[name]; ok {
+			out = append(out, Figure{name, v, unit, better})
 		}
 	}
+	add("output_throughput", "tok/s", Higher)
+	add("request_throughput", "req/s", Higher)
+	add("total_token_throughput", "tok/s", Higher)
 	for _, name := range []string{"ttft", "tpot", "itl"} {
-		for i, p := range []string{"p50", "p90", "p99"} {
-			if t, ok := times[name]; ok && t[i] > 0 {
-				out = append(out, Figure{name + "_" + p, t[i], "ms", Lower})
-			}
+		for _, p := range []string{"p50", "p90", "p99"} {
+			add(name+"_"+p, "ms", Lower)
 		}
 	}
 	return out
@@ -68,29 +68,26 @@ func ReadVLLM(text []byte, prompts int) (Outcome, error) {
 	if err := json.Unmarshal(text, &all); err != nil {
 		return Outcome{}, fmt.Errorf("read the result of vllm bench serve: %w", err)
 	}
-	number := func(names ...string) (v float64) {
-		for _, n := range names {
-			if f, ok := all[n].(float64); ok {
-				return f
+	measured := map[string]float64{}
+	for name, v := range all {
+		if v, is := v.(float64); is {
+			measured[name] = v
+		}
+	}
+	for _, of := range []string{"ttft", "tpot", "itl"} {
+		for p, theirs := range map[string]string{"p50": "median", "p90": "p90", "p99": "p99"} {
+			if v := measured[theirs+"_"+of+"_ms"]; v > 0 { // 0: there was none, as of answers of one token
+				measured[of+"_"+p] = v
 			}
 		}
-		return 0
 	}
-	o := Outcome{Input: int(number("total_input_tokens")), Output: int(number("total_output_tokens")),
-		Done: int(number("completed"))}
+	o := Outcome{Input: int(measured["total_input_tokens"]), Output: int(measured["total_output_tokens"]),
+		Done: int(measured["completed"])}
 	if o.Failed = max(0, prompts-o.Done); o.Failed > 0 {
 		o.Problem = "vllm bench serve says which"
 	}
-	if o.Done == 0 {
-		return o, nil
+	if o.Done > 0 {
+		o.Figures = Served(measured)
 	}
-	rate, times := map[string]float64{}, map[string][3]float64{}
-	for _, n := range []string{"output_throughput", "request_throughput", "total_token_throughput"} {
-		rate[n] = number(n)
-	}
-	for _, n := range []string{"ttft", "tpot", "itl"} {
-		times[n] = [3]float64{number("p50_"+n+"_ms", "median_"+n+"_ms"), number("p90_" + n + "_ms"), number("p99_" + n + "_ms")}
-	}
-	o.Figures = Served(rate, times)
 	return o, nil
 }

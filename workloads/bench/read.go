@@ -22,24 +22,21 @@ import (
 // is told at once.
 func Read(text []byte) (File, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
-	var doc yaml.Node
+	var doc, more yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
 		return File{}, fmt.Errorf("%w: it is empty", launcher.ErrInvalid)
 	case err != nil:
 		return File{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
+	case !errors.Is(dec.Decode(&more), io.EOF):
+		return File{}, fmt.Errorf("%w: want one document, without a line ---", launcher.ErrInvalid)
 	}
 	var r reader
-	f := File{}
-	warmup, repeats, timeout := 1, 5, time.Hour
+	var f File
 	var scenarios *yaml.Node
-	r.fields("", doc.Content[0], map[string]func(*yaml.Node){
-		"name":      func(n *yaml.Node) { f.Name = r.text("name", n) },
-		"warmup":    func(n *yaml.Node) { warmup = r.number("warmup", n, 0, MaxRepeats) },
-		"repeats":   func(n *yaml.Node) { repeats = r.number("repeats", n, 1, MaxRepeats) },
-		"timeout":   func(n *yaml.Node) { timeout = r.span("timeout", n) },
-		"scenarios": func(n *yaml.Node) { scenarios = n },
-	})
+	d := Scenario{Warmup: 1, Repeats: 5, Timeout: time.Hour}
+	r.fields("", doc.Content[0], map[string]set{"name": to(&f.Name, r.text), "warmup": to(&d.Warmup, r.from(0)),
+		"repeats": to(&d.Repeats, r.from(1)), "timeout": to(&d.Timeout, r.span), "scenarios": to(&scenarios, node)})
 	if f.Name == "" {
 		r.fail(doc.Content[0], "name", "it is missing")
 	}
@@ -50,17 +47,12 @@ func Read(text []byte) (File, error) {
 		r.fail(doc.Content[0], "scenarios", "want at least one, as NAME: with its fields below")
 		return f, errors.Join(r.errs...)
 	}
-	for i := 0; i < len(scenarios.Content); i += 2 {
-		k, v := scenarios.Content[i], scenarios.Content[i+1]
-		s := Scenario{Name: k.Value, Warmup: warmup, Repeats: repeats, Timeout: timeout}
-		r.scenario(&s, k, v)
-		for _, other := range f.Scenarios {
-			if other.Name == s.Name {
-				r.fail(k, "scenarios."+s.Name, "it is there twice")
-			}
-		}
+	r.each("scenarios", scenarios, func(key string, k, n *yaml.Node) {
+		s := d
+		s.Name = k.Value
+		r.scenario(&s, key, k, n)
 		f.Scenarios = append(f.Scenarios, s)
-	}
+	})
 	return f, errors.Join(r.errs...)
 }
 
@@ -70,27 +62,42 @@ func (r *reader) fail(n *yaml.Node, key, format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf("line %d: %s: %w: %s", n.Line, key, launcher.ErrInvalid, fmt.Sprintf(format, args...)))
 }
 
-// fields reads a mapping whose keys are known.
-func (r *reader) fields(under string, n *yaml.Node, known map[string]func(*yaml.Node)) {
+// each gives the keys of a mapping, each with all keys above it, and their values.
+func (r *reader) each(under string, n *yaml.Node, do func(key string, k, n *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, under, "want fields of its own")
+		r.fail(n, under, "want fields of its own, as NAME: VALUE")
 		return
 	}
 	seen := map[string]bool{}
 	for i := 0; i < len(n.Content); i += 2 {
 		k := n.Content[i]
 		key := strings.TrimPrefix(under+"."+k.Value, ".")
-		do := known[k.Value]
-		switch {
-		case do == nil:
-			r.fail(k, key, "it is not known here: %s are", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-		case seen[k.Value]:
+		if seen[k.Value] {
 			r.fail(k, key, "it is there twice")
-		default:
-			do(n.Content[i+1])
 		}
 		seen[k.Value] = true
+		do(key, k, n.Content[i+1])
 	}
+}
+
+// set takes the value of a field.
+type set func(key string, n *yaml.Node)
+
+func to[T any](v *T, read func(key string, n *yaml.Node) T) set {
+	return func(key string, n *yaml.Node) { *v = read(key, n) }
+}
+
+func node(_ string, n *yaml.Node) *yaml.Node { return n }
+
+// fields reads a mapping whose keys are known.
+func (r *reader) fields(under string, n *yaml.Node, known map[string]set) {
+	r.each(under, n, func(key string, k, n *yaml.Node) {
+		if set := known[k.Value]; set != nil {
+			set(key, n)
+		} else {
+			r.fail(k, key, "it is not known here: %s are", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+	})
 }
 
 func (r *reader) text(key string, n *yaml.Node) string {
@@ -101,13 +108,15 @@ func (r *reader) text(key string, n *yaml.Node) string {
 	return n.Value
 }
 
-func (r *reader) number(key string, n *yaml.Node, low, high int) int {
-	v, err := strconv.Atoi(n.Value)
-	if n.Kind != yaml.ScalarNode || err != nil || v < low || v > high {
-		r.fail(n, key, "want a number from %d to %d", low, high)
-		return low
+// from reads a number of runs.
+func (r *reader) from(low int) func(string, *yaml.Node) int {
+	return func(key string, n *yaml.Node) int {
+		v, err := strconv.Atoi(n.Value)
+		if err != nil || v < low || v > MaxRepeats {
+			r.fail(n, key, "want a number from %d to %d", low, MaxRepeats)
+		}
+		return v
 	}
-	return v
 }
 
 func (r *reader) span(key string, n *yaml.Node) time.Duration {
@@ -144,48 +153,46 @@ func (r *reader) words(key string, n *yaml.Node) []string {
 	return strings.Fields(text)
 }
 
-func (r *reader) scenario(s *Scenario, k, n *yaml.Node) {
-	under := "scenarios." + s.Name
-	key := func(name string) string { return under + "." + name }
-	var client *yaml.Node
-	var vary *yaml.Node
-	r.fields(under, n, map[string]func(*yaml.Node){
-		"serve":  func(n *yaml.Node) { s.Serve = r.words(key("serve"), n) },
-		"recipe": func(n *yaml.Node) { s.Recipe = r.words(key("recipe"), n) },
-		"command": func(n *yaml.Node) {
-			s.Shell = n.Kind == yaml.ScalarNode
-			s.Command = r.list(key("command"), n)
-		},
-		"env":     func(n *yaml.Node) { r.env(s, key("env"), n) },
-		"vary":    func(n *yaml.Node) { vary = n },
-		"client":  func(n *yaml.Node) { client = n },
-		"figures": func(n *yaml.Node) { r.figures(s, key("figures"), n) },
-		"warmup":  func(n *yaml.Node) { s.Warmup = r.number(key("warmup"), n, 0, MaxRepeats) },
-		"repeats": func(n *yaml.Node) { s.Repeats = r.number(key("repeats"), n, 1, MaxRepeats) },
-		"timeout": func(n *yaml.Node) { s.Timeout = r.span(key("timeout"), n) },
-	})
-	kinds := 0
-	for _, words := range [][]string{s.Serve, s.Recipe, s.Command} {
-		kinds += min(1, len(words))
-	}
-	switch {
-	case kinds != 1:
+func (r *reader) scenario(s *Scenario, under string, k, n *yaml.Node) {
+	var serve, recipe, command, env, vary, client, figures *yaml.Node
+	r.fields(under, n, map[string]set{"serve": to(&serve, node), "recipe": to(&recipe, node), "command": to(&command, node),
+		"env": to(&env, node), "vary": to(&vary, node), "client": to(&client, node), "figures": to(&figures, node),
+		"warmup": to(&s.Warmup, r.from(0)), "repeats": to(&s.Repeats, r.from(1)), "timeout": to(&s.Timeout, r.span)})
+	kinds := slices.DeleteFunc([]*yaml.Node{serve, recipe, command}, func(n *yaml.Node) bool { return n == nil })
+	switch s.Serves = command == nil; {
+	case len(kinds) != 1:
 		r.fail(k, under, "want one of serve, recipe and command")
-	case len(s.Command) > 0 && client != nil:
-		r.fail(client, key("client"), "this asks a server: it goes with serve and recipe")
-	case len(s.Command) == 0 && s.Figures != nil:
-		r.fail(k, key("figures"), "these are read from a command's output: what serves is measured by its client")
+	case !s.Serves && client != nil:
+		r.fail(client, under+".client", "this asks a server: it goes with serve and recipe")
+	case s.Serves && figures != nil:
+		r.fail(figures, under+".figures", "these are read from a command's output: what serves is measured by its client")
+	case serve != nil:
+		s.Command = append([]string{"sparkrun", "launch", "--json"}, r.words(under+".serve", serve)...)
+	case recipe != nil:
+		s.Command = append([]string{"sparkrun", "run", "--json"}, r.words(under+".recipe", recipe)...)
+	case command.Kind == yaml.ScalarNode:
+		s.Command = []string{"sh", "-c", r.text(under+".command", command)}
+	default:
+		s.Command = r.list(under+".command", command)
 	}
 	if c := &s.Client; client != nil {
-		known := map[string]func(*yaml.Node){}
-		for name, to := range map[string]*string{"use": &c.Use, "api": &c.API, "model": &c.Model, "input": &c.Input,
-			"output": &c.Output, "concurrency": &c.Concurrency, "prompts": &c.Prompts} {
-			known[name] = func(n *yaml.Node) { *to = r.text(key("client."+name), n) }
-		}
-		r.fields(key("client"), client, known)
+		r.fields(under+".client", client, map[string]set{"use": to(&c.Use, r.text), "api": to(&c.API, r.text),
+			"model": to(&c.Model, r.text), "input": to(&c.Input, r.text), "output": to(&c.Output, r.text),
+			"concurrency": to(&c.Concurrency, r.text), "prompts": to(&c.Prompts, r.text)})
+	}
+	if env != nil {
+		r.each(under+".env", env, func(key string, k, n *yaml.Node) {
+			if workloads.IsSecret(k.Value) {
+				r.fail(k, key, "its name says that it holds a secret, which what is kept of a run would show")
+			}
+			s.Env = append(s.Env, Setting{k.Value, r.text(key, n)})
+		})
 	}
 	if vary != nil {
-		r.vary(s, key("vary"), vary)
+		r.vary(s, under+".vary", vary)
+	}
+	if figures != nil {
+		r.figures(s, under+".figures", figures)
 	}
 	if len(r.errs) == 0 {
 		if _, err := s.cases(); err != nil {
@@ -201,61 +208,39 @@ func (r *reader) vary(s *Scenario, key string, n *yaml.Node) {
 		parts = n.Content
 	}
 	for _, part := range parts {
-		if part.Kind != yaml.MappingNode || len(part.Content) == 0 {
-			r.fail(part, key, "want NAME: VALUE, or NAME: [VALUE, VALUE]")
-			continue
-		}
-		var p product
-		for i := 0; i < len(part.Content); i += 2 {
-			k := part.Content[i]
-			a := axis{k.Value, r.list(key+"."+k.Value, part.Content[i+1])}
+		points := [][]Setting{nil} // of the combinations so far, the last name varies fastest
+		r.each(key, part, func(key string, k, n *yaml.Node) {
+			values := r.list(key, n)
 			switch {
-			case !varied().MatchString(a.name):
-				r.fail(k, key+"."+a.name, "want a name of small letters, digits and _")
-			case !s.uses(a.name):
-				r.fail(k, key+"."+a.name, "nothing here has {%s}, so it would change nothing", a.name)
+			case !varied().MatchString(k.Value):
+				r.fail(k, key, "want a name of small letters, digits and _")
+			case !s.uses(k.Value):
+				r.fail(k, key, "nothing here has {%s}, so it would change nothing", k.Value)
+			case len(values) > 0:
+				was := points
+				points = nil
+				for _, p := range was {
+					for _, v := range values {
+						points = append(points, append(slices.Clip(p), Setting{k.Value, v}))
+					}
+				}
 			}
-			p = append(p, a)
+		})
+		if s.vary = append(s.vary, points...); !slices.EqualFunc(points[0], s.vary[0], func(a, b Setting) bool { return a.Name == b.Name }) {
+			r.fail(part, key, "each part has to have the same names, in one order")
 		}
-		s.vary = append(s.vary, p)
-		if len(p) != len(s.vary[0]) {
-			r.fail(part, key, "each part has to have the same names")
-		}
-		for i := range min(len(p), len(s.vary[0])) {
-			if p[i].name != s.vary[0][i].name {
-				r.fail(part, key, "each part has to have the same names, in one order")
-			}
-		}
-	}
-}
-
-func (r *reader) env(s *Scenario, key string, n *yaml.Node) {
-	if n.Kind != yaml.MappingNode {
-		r.fail(n, key, "want NAME: VALUE")
-		return
-	}
-	for i := 0; i < len(n.Content); i += 2 {
-		k, name := n.Content[i], n.Content[i].Value
-		if workloads.IsSecret(name) {
-			r.fail(k, key+"."+name, "its name says that it holds a secret, which what is kept of a run would show")
-		}
-		s.Env = append(s.Env, Setting{name, r.text(key+"."+name, n.Content[i+1])})
 	}
 }
 
 func (r *reader) figures(s *Scenario, key string, n *yaml.Node) {
-	s.Figures = []Pattern{}
 	if n.Kind != yaml.SequenceNode {
 		r.fail(n, key, "want a list of patterns")
 		return
 	}
 	for _, f := range n.Content {
 		p := Pattern{}
-		r.fields(key, f, map[string]func(*yaml.Node){
-			"pattern": func(n *yaml.Node) { p.Text = r.text(key+".pattern", n) },
-			"unit":    func(n *yaml.Node) { p.Unit = r.text(key+".unit", n) },
-			"better":  func(n *yaml.Node) { p.Better = Better(r.text(key+".better", n)) },
-		})
+		r.fields(key, f, map[string]set{"pattern": to(&p.Text, r.text), "unit": to(&p.Unit, r.text),
+			"better": to((*string)(&p.Better), r.text)})
 		if p.Better != Higher && p.Better != Lower {
 			r.fail(f, key+".better", "want %s or %s", Higher, Lower)
 		}
@@ -264,21 +249,14 @@ func (r *reader) figures(s *Scenario, key string, n *yaml.Node) {
 			r.fail(f, key+".pattern", "%v", err)
 			continue
 		}
-		for _, name := range re.SubexpNames() {
-			if name != "" && p.Name != "" {
-				r.fail(f, key+".pattern", "it has two named groups: write a pattern for each")
-			}
-			if name != "" {
-				p.Name = name
-			}
+		named := slices.DeleteFunc(re.SubexpNames(), func(name string) bool { return name == "" })
+		if len(named) != 1 || named[0] == Seconds {
+			r.fail(f, key+".pattern", "want one group with the figure's name, such as (?P<steps>[0-9.]+); %s is kept anyway", Seconds)
+			continue
 		}
-		if p.Name == "" || p.Name == Seconds {
-			r.fail(f, key+".pattern", "want a group with the figure's name, such as (?P<steps>[0-9.]+); %s is kept anyway", Seconds)
-		}
-		for _, other := range s.Figures {
-			if other.Name == p.Name {
-				r.fail(f, key+".pattern", "%s is there twice", p.Name)
-			}
+		p.Name = named[0]
+		if slices.ContainsFunc(s.Figures, func(o Pattern) bool { return o.Name == p.Name }) {
+			r.fail(f, key+".pattern", "%s is there twice", p.Name)
 		}
 		s.Figures = append(s.Figures, p)
 	}

@@ -17,35 +17,17 @@ type Line struct {
 	Ended   *Ended  `json:"ended,omitempty"`
 }
 
-// Header has a run's circumstances.
+// Header is the begin of a run, or of its resumption.
 type Header struct {
-	ID        string    `json:"id"`
-	Name      string    `json:"name"`
-	File      string    `json:"file"` // absolute
-	Text      string    `json:"text"` // of the file
-	At        time.Time `json:"at"`
-	Sparkrun  string    `json:"sparkrun"`
-	Only      []string  `json:"only,omitempty"`
-	Cluster   string    `json:"cluster,omitempty"` // empty: no agent answered
-	Nodes     []Node    `json:"nodes,omitempty"`
-	NCCLTest  *NCCLTest `json:"nccl_test,omitempty"` // the last one of this cluster
-	Unlearned string    `json:"unlearned,omitempty"` // why there is nothing of the cluster
-}
-
-// Node is a machine of the cluster; what is not known is empty.
-type Node struct {
-	Host     string `json:"host"`
-	Sparkrun string `json:"sparkrun,omitempty"` // its agent
-	Kernel   string `json:"kernel,omitempty"`
-	Driver   string `json:"nvidia_driver,omitempty"`
-}
-
-// NCCLTest is the last test of the links.
-type NCCLTest struct {
-	At    time.Time `json:"at"`
-	Op    string    `json:"op"`
-	Bus   float64   `json:"bus_gbps"`
-	Grade string    `json:"grade"`
+	ID   string    `json:"id"`
+	Name string    `json:"name"`
+	File string    `json:"file"` // absolute
+	Text string    `json:"text"` // of the file
+	Dir  string    `json:"dir"`  // in which it is run, also once resumed
+	At   time.Time `json:"at"`
+	Only []string  `json:"only,omitempty"`
+	// Circumstances are versions, machines and the like; what is not known is not there.
+	Circumstances []Setting `json:"circumstances"`
 }
 
 // Server is one that was started, and has to be stopped.
@@ -59,16 +41,12 @@ type Server struct {
 
 // Result is one run of a case.
 type Result struct {
-	Key      string    `json:"key"`
-	Scenario string    `json:"scenario"`
-	Values   []Setting `json:"values,omitempty"`
-	Repeat   int       `json:"repeat"` // from 1
-	At       time.Time `json:"at"`
-	Argv     []string  `json:"argv"`
-	Env      []Setting `json:"env,omitempty"`
-	Load     *Load     `json:"load,omitempty"`
-	Client   string    `json:"client,omitempty"` // what has asked the server
-	Server   *Server   `json:"server,omitempty"`
+	Key string `json:"key"`
+	Case
+	Repeat int       `json:"repeat"` // from 1
+	At     time.Time `json:"at"`
+	Client string    `json:"client,omitempty"` // what has asked the server
+	Server *Server   `json:"server,omitempty"`
 	// Before and After are the GPUs of all machines around the run.
 	Before []GPU `json:"before,omitempty"`
 	After  []GPU `json:"after,omitempty"`
@@ -78,6 +56,11 @@ type Result struct {
 	Output  int      `json:"output_tokens,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
 	Error   string   `json:"error,omitempty"`
+}
+
+// Begun is a case's run that has no figures yet.
+func (c Case) Begun(repeat int) Result {
+	return Result{Key: c.Key(), Case: c, Repeat: repeat, At: time.Now().UTC()}
 }
 
 // GPU is one at a moment.
@@ -108,6 +91,7 @@ type Run struct {
 
 // ReadRun reads what is kept of a run. A line that was cut off by a crash or a full disk is passed over.
 func ReadRun(text []byte) (r Run, err error) {
+	r.Results = []Result{}
 	for raw := range bytes.Lines(text) {
 		var l Line
 		if json.Unmarshal(raw, &l) != nil {
@@ -144,64 +128,59 @@ func (r Run) Done(key string, repeat int) bool {
 	return slices.ContainsFunc(r.Results, func(s Result) bool { return s.Key == key && s.Repeat == repeat && s.Error == "" })
 }
 
-// Group is all that was measured of one case.
+// Group is all that was measured of one case, which is as it was last.
 type Group struct {
-	Scenario string    `json:"scenario"`
-	Values   []Setting `json:"values,omitempty"`
-	Figures  []Samples `json:"figures"`
-	Results  []Result  `json:"-"`
-	Error    string    `json:"error,omitempty"` // of a repeat that has not been made good since
+	Case
+	Figures []Samples
+	Results []Result
+	Error   string // of a repeat that has not been made good since
 }
 
-// Label is the case's.
-func (g Group) Label() string { return Label(g.Scenario, g.Values) }
-
 func (g Group) figure(name string) *Samples {
-	for i := range g.Figures {
-		if g.Figures[i].Name == name {
-			return &g.Figures[i]
-		}
+	if i := slices.IndexFunc(g.Figures, func(s Samples) bool { return s.Name == name }); i >= 0 {
+		return &g.Figures[i]
 	}
 	return nil
 }
 
 // Samples are a figure's values, one a repeat.
 type Samples struct {
-	Name   string    `json:"name"`
-	Unit   string    `json:"unit,omitempty"`
-	Better Better    `json:"better"`
-	Values []float64 `json:"values"`
+	Name, Unit string
+	Better     Better
+	Values     []float64
 }
 
 // Groups puts results together by case, in the order in which they were first measured. Where a case was changed
 // between a run and its resumption, what was measured before is not its own any more; where a run has ended without a
 // failure, what had failed before is of cases that there are no more.
 func (r Run) Groups() (out []Group) {
-	key := map[string]string{}
+	last := map[string]Result{}
 	for _, s := range r.Results {
-		key[Label(s.Scenario, s.Values)] = s.Key
+		last[s.Label()] = s
 	}
+	at := map[string]int{}
 	for _, s := range r.Results {
-		label := Label(s.Scenario, s.Values)
-		if s.Key != key[label] {
+		label := s.Label()
+		if s.Key != last[label].Key {
 			continue
 		}
-		i := slices.IndexFunc(out, func(g Group) bool { return g.Label() == label })
-		if i < 0 {
-			i, out = len(out), append(out, Group{Scenario: s.Scenario, Values: s.Values, Figures: []Samples{}})
+		i, had := at[label]
+		if !had {
+			i, at[label], out = len(out), len(out), append(out, Group{Case: last[label].Case})
 		}
+		g := &out[i]
 		if s.Error != "" {
 			if !r.Done(s.Key, s.Repeat) {
-				out[i].Error = s.Error
+				g.Error = s.Error
 			}
 			continue
 		}
-		out[i].Results = append(out[i].Results, s)
+		g.Results = append(g.Results, s)
 		for _, f := range s.Figures {
-			if had := out[i].figure(f.Name); had != nil {
+			if had := g.figure(f.Name); had != nil {
 				had.Values = append(had.Values, f.Value)
 			} else {
-				out[i].Figures = append(out[i].Figures, Samples{f.Name, f.Unit, f.Better, []float64{f.Value}})
+				g.Figures = append(g.Figures, Samples{f.Name, f.Unit, f.Better, []float64{f.Value}})
 			}
 		}
 	}

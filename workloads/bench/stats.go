@@ -24,42 +24,26 @@ func Quantile(values []float64, q float64) float64 {
 // Median is the middle value.
 func Median(values []float64) float64 { return Quantile(values, .5) }
 
-// Spread is the interquartile range as a part of the median, 0.02 for 2 %.
-func Spread(values []float64) float64 {
-	m := Median(values)
-	if m == 0 || math.IsNaN(m) {
-		return 0
-	}
-	return (Quantile(values, .75) - Quantile(values, .25)) / math.Abs(m)
-}
-
 // Alpha is the probability below which a difference is not taken for chance, as benchstat has it.
 const Alpha = 0.05
 
 // MannWhitney is the two-sided p of the Mann-Whitney U test: how likely ranks as uneven as these are where both samples
 // come from one distribution. It is exact, ties included (by the distribution of midranks over all ways to deal them
-// out), so samples are MaxRepeats at most.
+// out), so samples are MaxRepeats at most; of larger ones, which no run of ours has, it is 1.
 func MannWhitney(a, b []float64) float64 {
-	if len(a) == 0 || len(b) == 0 {
+	if len(a) == 0 || len(b) == 0 || max(len(a), len(b)) > MaxRepeats {
 		return 1
 	}
-	all := slices.Concat(a, b)
-	slices.Sort(all)
-	// Twice the midrank of a value is a whole number: first + last place, from 1.
+	all := slices.Sorted(slices.Values(slices.Concat(a, b)))
+	// Twice the midrank of a value is a whole number: how many are less, and how many are not more, and one.
 	twice := func(v float64) int {
-		first, _ := slices.BinarySearch(all, v)
-		last := first
-		for last < len(all) && all[last] == v {
-			last++
-		}
-		return first + 1 + last
+		less, _ := slices.BinarySearch(all, v)
+		more, _ := slices.BinarySearch(all, math.Nextafter(v, math.Inf(1)))
+		return less + more + 1
 	}
-	seen, top := 0, 0
+	seen, top := 0, len(all)*(len(all)+1)
 	for _, v := range a {
 		seen += twice(v)
-	}
-	for _, v := range all {
-		top += twice(v)
 	}
 	// ways[n][s] counts the ways to choose n of the values whose midranks sum up to s/2.
 	ways := make([][]float64, len(a)+1)
@@ -110,48 +94,39 @@ type Scale struct {
 }
 
 // Scaling compares the rates of cases that differ in how many machines they use, by a varied value called nodes or,
-// where there is none, tp.
+// where there is none, tp, with those of the fewest. tp may grow with nodes, or stay as it is.
 func Scaling(groups []Group) (out []Scale) {
 	for _, g := range groups {
-		by, n := machines(g.Values)
-		if by == "" {
-			continue
-		}
-		from, first := n, g
-		for _, other := range groups {
-			if name, m := machines(other.Values); name == by && other.without(by) == g.without(by) && m < from {
-				from, first = m, other
+		by, n := g.machines()
+		from, first, label := n, g, ""
+		for _, o := range groups {
+			name, m := o.machines()
+			same := o.Value("tp") == g.Value("tp")
+			grows := o.Value("tp") == o.Value(by) && g.Value("tp") == g.Value(by)
+			if name != by || m >= from || o.without(by, "tp") != g.without(by, "tp") || !same && !grows {
+				continue
 			}
-		}
-		if from == n {
-			continue
+			if from, first, label = m, o, g.without(by, "tp"); same {
+				label = g.without(by)
+			}
 		}
 		for _, f := range g.Figures {
 			base := first.figure(f.Name)
-			if base == nil || f.Better != Higher || Median(base.Values) <= 0 {
+			if from == n || base == nil || f.Better != Higher || Median(base.Values) <= 0 {
 				continue
 			}
 			speedup := Median(f.Values) / Median(base.Values)
-			out = append(out, Scale{g.without(by), f.Name, by, from, n, speedup, speedup * float64(from) / float64(n)})
+			out = append(out, Scale{label, f.Name, by, from, n, speedup, speedup * float64(from) / float64(n)})
 		}
 	}
 	return out
 }
 
-func machines(values []Setting) (by string, n int) {
-	for _, name := range []string{"nodes", "tp"} {
-		for _, v := range values {
-			if m, err := strconv.Atoi(v.Value); v.Name == name && err == nil && m > 0 {
-				return name, m
-			}
+func (c Case) machines() (by string, n int) {
+	for _, by := range []string{"nodes", "tp"} {
+		if n, err := strconv.Atoi(c.Value(by)); err == nil && n > 0 {
+			return by, n
 		}
 	}
 	return "", 0
-}
-
-// without is a case's label without one of its values; tp goes with nodes.
-func (g Group) without(by string) string {
-	return Label(g.Scenario, slices.DeleteFunc(slices.Clone(g.Values), func(v Setting) bool {
-		return v.Name == by || v.Name == "tp"
-	}))
 }

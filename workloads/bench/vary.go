@@ -9,47 +9,21 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
-// product is some names, each with the values that it takes: every combination is a case.
-type product []axis
-
-type axis struct {
-	name   string
-	values []string
-}
-
-// points are the combinations of a product, the last name varying fastest.
-func (p product) points() [][]Setting {
-	out := [][]Setting{nil}
-	for _, a := range p {
-		var next [][]Setting
-		for _, point := range out {
-			for _, v := range a.values {
-				next = append(next, append(point[:len(point):len(point)], Setting{a.name, v}))
-			}
-		}
-		out = next
-	}
-	return out
-}
-
 func (s Scenario) cases() (out []Case, err error) {
-	vary := s.vary
-	if len(vary) == 0 {
-		vary = []product{nil}
+	points, seen := s.vary, map[string]bool{}
+	if len(points) == 0 {
+		points = [][]Setting{nil}
 	}
-	for _, p := range vary {
-		for _, point := range p.points() {
-			c, err := s.at(point)
-			if err != nil {
-				return nil, err
-			}
-			for _, other := range out {
-				if other.Label() == c.Label() {
-					return nil, fmt.Errorf("vary: %s is there twice", c.Label())
-				}
-			}
-			out = append(out, c)
+	for _, point := range points {
+		c, err := s.at(point)
+		if err != nil {
+			return nil, err
 		}
+		if seen[c.Label()] {
+			return nil, fmt.Errorf("vary: %s is there twice", c.Label())
+		}
+		seen[c.Label()] = true
+		out = append(out, c)
 	}
 	return out, nil
 }
@@ -61,29 +35,20 @@ func (s Scenario) at(point []Setting) (Case, error) {
 		braces = append(braces, "{"+v.Name+"}", v.Value)
 	}
 	fill := strings.NewReplacer(braces...).Replace
-	c := Case{Scenario: s.Name, Values: point, Figures: s.Figures, Warmup: s.Warmup, Repeats: s.Repeats, Timeout: s.Timeout}
-	words := s.Command
-	switch {
-	case len(s.Serve) > 0:
-		words = append([]string{"sparkrun", "launch", "--json"}, s.Serve...)
-	case len(s.Recipe) > 0:
-		words = append([]string{"sparkrun", "run", "--json"}, s.Recipe...)
-	case s.Shell:
-		words = []string{"sh", "-c", s.Command[0]}
-	}
+	c := Case{Scenario: s.Name, Values: point, Patterns: s.Figures, Warmup: s.Warmup, Repeats: s.Repeats, Timeout: s.Timeout}
 	for _, e := range s.Env {
 		c.Env = append(c.Env, Setting{e.Name, fill(e.Value)})
 	}
-	for i, w := range words {
+	for i, w := range s.Command {
 		c.Argv = append(c.Argv, fill(w))
-		if i == 1 && words[0] == "sparkrun" && (w == "launch" || w == "run") { // for its ranks
+		if i == 1 && s.Command[0] == "sparkrun" && (w == "launch" || w == "run") { // for its ranks
 			for _, e := range c.Env {
 				c.Argv = append(c.Argv, "--env", e.Name+"="+e.Value)
 			}
 			c.Env = nil
 		}
 	}
-	if len(s.Command) > 0 {
+	if !s.Serves {
 		return c, nil
 	}
 	k := s.Client
@@ -91,17 +56,12 @@ func (s Scenario) at(point []Setting) (Case, error) {
 	for _, n := range []struct {
 		key, text string
 		to        *int
-		without   int
 	}{
-		{"input", k.Input, &l.Input, 512}, {"output", k.Output, &l.Output, 128}, {"concurrency", k.Concurrency, &l.Concurrency, 1},
-		{"prompts", k.Prompts, &l.Prompts, 0},
+		{"input", cmp.Or(k.Input, "512"), &l.Input}, {"output", cmp.Or(k.Output, "128"), &l.Output},
+		{"concurrency", cmp.Or(k.Concurrency, "1"), &l.Concurrency}, {"prompts", k.Prompts, &l.Prompts},
 	} {
-		*n.to = n.without
-		if n.text == "" {
-			continue
-		}
 		v, err := strconv.Atoi(fill(n.text))
-		if err != nil || v < 1 {
+		if n.text != "" && (err != nil || v < 1) {
 			return c, fmt.Errorf("client.%s: want a number from 1 on, got %q", n.key, fill(n.text))
 		}
 		*n.to = v
@@ -119,13 +79,7 @@ func (s Scenario) at(point []Setting) (Case, error) {
 
 // uses tells whether a varied name is filled in anywhere: one that is not would only repeat the same case.
 func (s Scenario) uses(name string) bool {
-	k := s.Client
-	texts := append([]string{k.Use, k.API, k.Model, k.Input, k.Output, k.Concurrency, k.Prompts}, s.Serve...)
-	texts = append(append(texts, s.Recipe...), s.Command...)
-	for _, e := range s.Env {
-		texts = append(texts, e.Value)
-	}
-	return strings.Contains(strings.Join(texts, "\x00"), "{"+name+"}")
+	return strings.Contains(fmt.Sprint(s.Client, s.Command, s.Env), "{"+name+"}")
 }
 
 var varied = plain.Pattern(`^[a-z][a-z0-9_]*$`)

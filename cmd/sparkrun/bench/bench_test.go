@@ -1,8 +1,8 @@
 package bench
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/bench"
 )
@@ -42,6 +44,9 @@ func standin() {
 		fmt.Println(`{"type": "event", "step": "planned", "job": "j0"}`)
 		fmt.Fprintln(os.Stderr, "sparkrun: out of memory")
 		os.Exit(1)
+	case words == "stop gone":
+		fmt.Fprintf(os.Stderr, "sparkrun: stop job \"gone\": %v\n", rendezvous.ErrNoJob)
+		os.Exit(1)
 	case os.Args[1] == "launch" || os.Args[1] == "run":
 		fmt.Println(`{"type": "event", "step": "planned", "job": "j1", "plan": {"nodes": [{"host": "spark1"}, {"host": "spark2"}]}}`)
 		fmt.Printf(`{"type": "event", "step": "serves", "job": "j1", "url": %q}`+"\n", os.Getenv("SERVER"))
@@ -61,9 +66,14 @@ func engine(t *testing.T, asked *atomic.Int64) string {
 		case "/version":
 			io.WriteString(w, `{"version": "0.12.1"}`)
 		case "/v1/models":
-			io.WriteString(w, `{"data": [{"id": "org/model", "root": "/models/m"}]}`)
+			io.WriteString(w, `{"data": [{"id": "org/model", "root": "/models/m"}, {"id": "lora", "root": "/models/l"}]}`)
 		case "/v1/completions":
 			asked.Add(1)
+			var body struct{ Model string }
+			if json.NewDecoder(r.Body).Decode(&body) != nil || body.Model == "bad" {
+				http.Error(w, "overloaded", 503)
+				return
+			}
 			for range 3 {
 				io.WriteString(w, `data: {"choices": [{"text": "x"}]}`+"\n\n")
 			}
@@ -233,30 +243,87 @@ func TestFailures(t *testing.T) {
 		t.Errorf("%+v", r.Results)
 	}
 	b = newBed(t, strings.Replace(file, "echo rate 7", "echo none", 1))
-	if err := b.run("--only", "sum", "--fail-fast"); err == nil || !strings.Contains(b.errs.String(), "nothing in its output matches") {
+	if err := b.run("--only", "sum"); err == nil || !strings.Contains(b.errs.String(), "nothing in its output matches") {
 		t.Error(err, b.errs.String())
 	}
 }
 
-// A command that hangs is ended with all that it has started, and so it is by Ctrl-C, which is resumed.
+// A file may have more repeats afterwards, which run where the others did. A server that is not known any more is no
+// reason to go on never.
+func TestChangedAndForgotten(t *testing.T) {
+	b := newBed(t, strings.Replace(file, "echo rate 7", `pwd >>"$NOTES"; echo rate 7`, 1))
+	if err := b.run("--only", "sum"); err != nil {
+		t.Fatal(err)
+	}
+	j, err := os.OpenFile(b.kept(), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(j, `{"server": {"job": "gone"}}`+"\n")
+	j.Close()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(b.dir)
+	b.write("two.yaml", strings.Replace(b.read("two.yaml"), "repeats: 2", "repeats: 3", 1))
+	if err := b.run("--resume", "--changed"); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.result(); len(r.Results) != 3 || r.Left != "" || b.read("notes") != strings.Repeat(here+"\n", 2)+"stop gone\n"+here+"\n" {
+		t.Errorf("%+v; %s", r, b.read("notes"))
+	}
+}
+
+// What varies of a client is asked of one server; one that has failed is replaced before the next case.
+func TestOneServerManyClients(t *testing.T) {
+	b := newBed(t, strings.Replace(strings.Replace(file, "tp: [1, 2], concurrency: [1, 2]", "model: [lora, bad, org/model]", 1),
+		`concurrency: "{concurrency}"`, `model: "{model}"`, 1))
+	b.write("two.yaml", strings.Replace(b.read("two.yaml"), " --tp {tp}", "", 1))
+	if err := b.run("--only", "chat"); err == nil || !strings.Contains(err.Error(), "1 case failed") {
+		t.Fatal(err, b.errs.String())
+	}
+	if r := b.result(); len(r.Results) != 5 || !strings.Contains(r.Results[2].Error, "all 4 requests failed: /v1/completions answers 503") {
+		t.Errorf("%+v", r.Results)
+	}
+	if notes := b.read("notes"); notes != strings.Repeat("launch --json vllm org/model\nstop j1\n", 2) {
+		t.Error(notes)
+	}
+}
+
+// A command that hangs is ended with all that it has started, and so it is when the terminal goes, which is resumed. What
+// it leaves behind is not waited for.
 func TestTimeoutAndInterrupt(t *testing.T) {
 	b := newBed(t, strings.Replace(file, "echo rate 7", "sleep 300 & wait", 1)+"    timeout: 100ms\n")
 	if err := b.run("--only", "sum"); err == nil || !strings.Contains(b.errs.String(), "it took longer than its timeout, 100ms") {
 		t.Error(err, b.errs.String())
 	}
-	b = newBed(t, strings.Replace(file, "echo rate 7", "touch began; sleep 300", 1))
+	b = newBed(t, strings.Replace(file, "echo rate 7", "sleep 300 & echo rate 7", 1)+"    timeout: 30s\n")
+	if err := b.run("--only", "sum"); err != nil {
+		t.Error(err, b.errs.String())
+	}
+	b = newBed(t, strings.Replace(file, "echo rate 7", `trap "touch ended; sleep 0.1; exit" TERM; touch began; sleep 300 & wait`, 1))
 	t.Chdir(b.dir)
-	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
 	go func() {
-		for b.read("began") == "" && ctx.Err() == nil {
-			if _, err := os.Stat("began"); err == nil {
-				cancel()
+		ticks := time.Tick(time.Millisecond)
+		for _, name := range []string{"began", "ended"} { // a terminal that goes is told twice
+			for _, err := os.Stat(name); err != nil; _, err = os.Stat(name) {
+				select {
+				case <-ticks:
+				case <-over:
+					return
+				}
 			}
-			time.Sleep(time.Millisecond)
+			syscall.Kill(os.Getpid(), syscall.SIGHUP)
 		}
 	}()
-	err := run(ctx, b.a, runOptions{file: "two.yaml", only: []string{"sum"}})
-	if err == nil || !strings.Contains(b.errs.String(), "bench run two.yaml --resume` goes on") {
+	err := b.do("run", "two.yaml", "--only", "sum")
+	close(over)
+	if _, err := os.Stat("ended"); err != nil {
+		t.Error(err)
+	}
+	if exit, is := errors.AsType[*app.ExitError](err); !is || exit.Code != 130 || !strings.Contains(b.errs.String(), "bench run two.yaml --resume` goes on") {
 		t.Error(err, b.errs.String())
 	}
 	if r := b.result(); len(r.Results) != 0 || r.Ended != nil {
@@ -291,6 +358,37 @@ cp "$NOTES.json" "$2/$4"
 			t.Errorf("no %s in %s", want, b.read("notes"))
 		}
 	}
+	seeds := map[string]bool{}
+	for _, after := range strings.Split(b.read("notes"), "--seed ")[1:] {
+		seeds[strings.Fields(after)[0]] = true
+	}
+	if len(seeds) != 8 {
+		t.Errorf("cases of one server have the same prompts: %v", seeds)
+	}
+}
+
+// What a run of somebody else's says moves no cursor, makes no row, and is no formula.
+func TestHostileRun(t *testing.T) {
+	b := newBed(t, file)
+	line, err := json.Marshal(bench.Line{Result: &bench.Result{Case: bench.Case{Scenario: "=cmd|x", Values: []bench.Setting{
+		{Name: "n", Value: "-1"}, {Name: "flag", Value: "--x"}}}, Figures: []bench.Figure{{Name: "a\x1b[2J", Value: -2, Unit: "\n@B"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.write("x.jsonl", `{"run": {"id": "+id\n"}}`+"\n"+string(line)+"\n")
+	path := filepath.Join(b.dir, "x.jsonl")
+	for _, args := range [][]string{{"export", path, "--csv"}, {"show", path}, {"compare", path, path}} {
+		if err := b.do(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.Contains(b.out.String(), "'+id,'=cmd|x,-1,'--x,0,0001-01-01T00:00:00Z,a\x1b[2J,-2,'@B,,\n") {
+		t.Error(b.out.String())
+	}
+	_, shown, _ := strings.Cut(b.out.String(), "'@B,,\n")
+	if strings.Contains(shown, "\x1b") || strings.Contains(shown, "\n@B") || strings.Contains(shown, "id\n") {
+		t.Errorf("%q", shown)
+	}
 }
 
 func TestShown(t *testing.T) {
@@ -313,7 +411,8 @@ func TestShown(t *testing.T) {
 		"export two --csv":                       ",sum,1,",
 		"export two --json":                      `"unit": "x/s"`,
 		"plot two -o -":                          "<polyline",
-		"show two":                               "sparkrun: 1.2.3",
+		"show two":                               all[1].ID + ", of",
+		"show tw":                                all[1].ID + ", of",
 		"ls":                                     all[1].ID,
 		"run " + b.dir + "/two.yaml --dry-run":   "5 cases: 10 runs, and 0 to warm up; 2 servers to start",
 	} {
@@ -322,7 +421,7 @@ func TestShown(t *testing.T) {
 			t.Errorf("%s: %v: %s", line, err, b.out.String())
 		}
 	}
-	for line, want := range map[string]string{"show tw": "it may be two-", "show x": "there is none", "export two": "want one of --csv and --json",
+	for line, want := range map[string]string{"show x": "there is none", "export two": "want one of --csv and --json",
 		"plot two": "--output is missing", "run x --changed": "--changed: this is for --resume", "compare two": "a run is missing"} {
 		if err := b.do(strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", line, err)

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/workloads/bench"
 )
@@ -22,7 +24,7 @@ const childGrace = time.Minute
 
 // child runs a command to its end. It is a process group of its own: Ctrl-C at our terminal reaches it once, as the end
 // of ctx. What it leaves behind in that group is killed.
-func child(ctx context.Context, a *app.App, argv []string, env []bench.Setting, out, errs io.Writer) error {
+func (r *runner) child(ctx context.Context, argv []string, env []bench.Setting, out, errs io.Writer) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -33,27 +35,40 @@ func child(ctx context.Context, a *app.App, argv []string, env []bench.Setting, 
 	}
 	cmd := exec.CommandContext(ctx, name, argv[1:]...)
 	cmd.Args[0] = argv[0]
-	cmd.Env = slices.Clone(a.Environ)
-	if a.Context != "" {
-		cmd.Env = append(cmd.Env, app.ContextEnv+"="+a.Context)
+	cmd.Dir, cmd.Env = r.dir, slices.Clone(r.a.Environ)
+	if r.a.Context != "" {
+		cmd.Env = append(cmd.Env, app.ContextEnv+"="+r.a.Context)
 	}
 	for _, e := range env {
 		cmd.Env = append(cmd.Env, e.Name+"="+e.Value)
 	}
 	cmd.Stdout, cmd.Stderr = out, errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 	cmd.WaitDelay = childGrace
-	err = cmd.Run()
-	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // as a rule there is nobody
-	}
-	if exit, is := errors.AsType[*exec.ExitError](err); is && ctx.Err() == nil {
-		return fmt.Errorf("%s: %w", app.QuoteAll(argv[:min(3, len(argv))]), exit)
+	if err = cmd.Start(); err == nil {
+		err = await(cmd)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if exit, is := errors.AsType[*exec.ExitError](err); is {
+		return fmt.Errorf("%s: %w", app.QuoteAll(argv[:min(3, len(argv))]), exit)
+	}
+	return err
+}
+
+// await waits for a command. Whatever is left of its group is killed as soon as it has exited, not when its output
+// ends: what it left behind may hold that.
+func await(cmd *exec.Cmd) error {
+	swept := make(chan struct{})
+	go func() {
+		defer close(swept)
+		_ = unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) // or Wait was first
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)                                     // as a rule there is nobody
+	}()
+	err := cmd.Wait()
+	<-swept
 	return err
 }
 
@@ -76,13 +91,13 @@ func (t *tail) Write(p []byte) (int, error) {
 	return t.Buffer.Write(p)
 }
 
-// lastLines are the last lines of an output that say anything, for an error.
-func lastLines(output string) string {
+// after is an error of what has written this, with the last lines that say anything.
+func (t *tail) after(err error) error {
 	const most = 3
-	lines := strings.FieldsFunc(output, func(r rune) bool { return r == '\n' || r == '\r' })
+	lines := strings.FieldsFunc(t.String(), func(r rune) bool { return r == '\n' || r == '\r' })
 	said := strings.Join(lines[max(0, len(lines)-most):], " / ")
-	if len(said) > 600 {
-		said = said[len(said)-600:]
+	if err == nil || said == "" {
+		return err
 	}
-	return strings.ToValidUTF8(said, "")
+	return fmt.Errorf("%w; it said last: %s", err, strings.ToValidUTF8(said[max(0, len(said)-600):], ""))
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,42 +14,54 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/nettest/nccltest"
 )
 
-// circumstances notes what the cluster and its machines are at this moment.
-func circumstances(ctx context.Context, a *app.App, h *bench.Header) {
+// circumstances are what the cluster and its machines are at this moment.
+func circumstances(ctx context.Context, a *app.App) (out []bench.Setting) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
+	set := func(name, value string) {
+		if value != "" {
+			out = append(out, bench.Setting{Name: name, Value: value})
+		}
+	}
+	set("sparkrun", a.Version)
 	b := a.Dial()
 	defer b.Close()
 	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if err != nil {
-		h.Unlearned = err.Error()
-		host, _ := os.Hostname() // what is not known is empty
+		a.Say("nothing is kept of the cluster: " + err.Error())
+		set("cluster", "none: "+err.Error())
+		host, _ := os.Hostname()
 		kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-		h.Nodes = []bench.Node{{Host: host, Kernel: strings.TrimSpace(string(kernel))}}
-		return
+		set("machines", host)
+		set("kernel of "+host, strings.TrimSpace(string(kernel)))
+		return out
 	}
-	h.Cluster = st.Cluster
+	set("cluster", st.Cluster)
 	doctor, err := wire.Doctor.Call(ctx, b, wire.DoctorRequest{})
 	if err != nil {
 		a.Say("kernels and drivers are not known: " + err.Error())
 	}
+	hosts := ""
 	for _, n := range st.Nodes {
-		node := bench.Node{Host: n.Host, Sparkrun: n.Version}
+		hosts += " " + n.Host
+	}
+	set("machines", strings.TrimSpace(hosts))
+	for _, n := range st.Nodes {
+		set("agent of "+n.Host, n.Version)
 		for _, d := range doctor.Nodes {
 			if d.ID == n.ID && d.Facts != nil {
-				node.Kernel, node.Driver = d.Facts.Kernel, d.Facts.Driver
+				set("kernel of "+n.Host, d.Facts.Kernel)
+				set("NVIDIA driver of "+n.Host, d.Facts.Driver)
 			}
 		}
-		h.Nodes = append(h.Nodes, node)
 	}
-	dir, err := a.UserFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
-	if err != nil {
-		return
+	if dir, err := stateFolder(a); err == nil {
+		history, _ := os.ReadFile(filepath.Join(dir, nccltest.HistoryFile)) // without one there was no test
+		if t := nccltest.LastOf(history, st.Cluster); t != nil {
+			set("last nccl-test", fmt.Sprintf("%s %.1f GB/s, %s, %s", t.Op, t.Bus, t.Grade, t.At.UTC().Format(time.DateOnly)))
+		}
 	}
-	history, _ := os.ReadFile(filepath.Join(dir, nccltest.HistoryFile)) // without one there was no test
-	if t := nccltest.LastOf(history, st.Cluster); t != nil {
-		h.NCCLTest = &bench.NCCLTest{At: t.At, Op: t.Op, Bus: t.Bus, Grade: string(t.Grade)}
-	}
+	return out
 }
 
 // gpus are all machines' GPUs as they are now; none where nobody tells.

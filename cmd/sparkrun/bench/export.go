@@ -33,21 +33,13 @@ to its upper quartile, and a line for each combination of the other values and e
 			return nil
 		},
 		ValidArgsFunction: completeRuns(a),
-		RunE: func(_ *cobra.Command, args []string) error {
-			var runs []bench.Run
-			for _, word := range args {
-				r, err := find(a, word)
-				if err != nil {
-					return err
-				}
-				runs = append(runs, r)
-			}
+		RunE: over(a, func(runs []bench.Run) error {
 			svg, err := bench.Draw(runs, d)
 			if err != nil {
 				return err
 			}
 			return a.WriteFile(out, svg)
-		},
+		}),
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&out, "output", "o", "", "write to this `FILE` (- for standard output)")
@@ -62,10 +54,11 @@ func newExportCmd(a *app.App) *cobra.Command {
 		Use:   "export RUN",
 		Short: "Print all that is kept of a run, as CSV or JSON",
 		Long: `--csv prints a row for each figure of each run of a case: run, scenario, the values that
-vary, repeat, at, figure, value, unit, better, error. --json prints an object: run (the
-circumstances, once for each time that it was begun or resumed), results (key, scenario,
-values, repeat, at, argv, env, load, client, server, before and after with the GPUs'
-clocks, figures, input_tokens, output_tokens, notes, error) and ended.`,
+vary, repeat, at, figure, value, unit, better, error. What a spreadsheet would take for a
+formula has a ' before it. --json prints an object: run (the circumstances, once for each
+time that it was begun or resumed), results (key, scenario, values, argv, env, load,
+repeat, at, client, server, before and after with the GPUs' clocks, figures,
+input_tokens, output_tokens, notes, error) and ended.`,
 		Example: "  sparkrun bench export pair --csv > pair.csv\n  sparkrun bench export pair --json | jq '.results[].figures'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if asCSV == asJSON {
@@ -74,18 +67,14 @@ clocks, figures, input_tokens, output_tokens, notes, error) and ended.`,
 			return app.Takes(1, "the run")(nil, args)
 		},
 		ValidArgsFunction: completeRuns(a),
-		RunE: func(_ *cobra.Command, args []string) error {
-			r, err := find(a, args[0])
-			if err != nil {
-				return err
-			}
+		RunE: over(a, func(runs []bench.Run) error {
 			if asJSON {
-				return a.Object(r)
+				return a.Object(runs[0])
 			}
 			w := csv.NewWriter(a.Out)
-			w.WriteAll(rows(r)) //nolint:errcheck // Error has it
+			w.WriteAll(rows(runs[0])) //nolint:errcheck // Error has it
 			return w.Error()
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&asCSV, "csv", false, "print CSV")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -101,25 +90,35 @@ func rows(r bench.Run) [][]string {
 			}
 		}
 	}
-	out := [][]string{slices.Concat([]string{"run", "scenario"}, names, []string{"repeat", "at", "figure", "value", "unit", "better", "error"})}
-	for _, res := range r.Results {
+	behind := []string{"repeat", "at", "figure", "value", "unit", "better", "error"}
+	out := [][]string{slices.Concat([]string{"run", "scenario"}, names, behind)}
+	add := func(res bench.Result, more ...string) {
 		row := []string{r.ID(), res.Scenario}
 		for _, name := range names {
-			value := ""
-			for _, v := range res.Values {
-				if v.Name == name {
-					value = v.Value
-				}
-			}
-			row = append(row, value)
+			row = append(row, res.Value(name))
 		}
-		row = append(row, strconv.Itoa(res.Repeat), res.At.Format(time.RFC3339))
+		row = append(append(row, strconv.Itoa(res.Repeat), res.At.Format(time.RFC3339)), more...)
+		for i := range row {
+			row[i] = cell(row[i])
+		}
+		out = append(out, row)
+	}
+	for _, res := range r.Results {
 		for _, f := range res.Figures {
-			out = append(out, append(slices.Clone(row), f.Name, strconv.FormatFloat(f.Value, 'g', -1, 64), f.Unit, string(f.Better), ""))
+			add(res, f.Name, strconv.FormatFloat(f.Value, 'g', -1, 64), f.Unit, string(f.Better), "")
 		}
 		if res.Error != "" {
-			out = append(out, append(row, "", "", "", "", strings.Join(strings.Fields(res.Error), " ")))
+			add(res, "", "", "", "", res.Error)
 		}
 	}
 	return out
+}
+
+// cell is a text of one line, that a spreadsheet does not take for a formula.
+func cell(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if _, err := strconv.ParseFloat(text, 64); err != nil && strings.ContainsAny(text[:min(1, len(text))], "=+-@") {
+		return "'" + text
+	}
+	return text
 }

@@ -21,9 +21,13 @@ import (
 
 const suffix = ".jsonl"
 
+func stateFolder(a *app.App) (string, error) {
+	return a.UserFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
+}
+
 // folder has a file for each of the user's runs.
 func folder(a *app.App) (string, error) {
-	dir, err := a.UserFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
+	dir, err := stateFolder(a)
 	return filepath.Join(dir, "bench"), err
 }
 
@@ -33,41 +37,38 @@ type journal struct {
 	bench.Run
 }
 
-// create begins the file of a new run, which gets another id where one has that already.
-func create(dir, first string) (j *journal, id string, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, "", err
+// create begins the file of a new run. As with reopen the journal is never nil.
+func create(a *app.App, id string) (j *journal, err error) {
+	j = &journal{}
+	dir, err := folder(a)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
 	}
-	id = first
-	for n := 2; ; n++ {
-		f, err := os.OpenFile(filepath.Join(dir, id+suffix), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
-		if err == nil {
-			return &journal{f: f}, id, errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_EX), durable.SyncDir(dir))
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return nil, "", err
-		}
-		id = fmt.Sprintf("%s-%d", first, n)
+	if err == nil {
+		j.f, err = os.OpenFile(filepath.Join(dir, id+suffix), os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
 	}
+	if err != nil {
+		return j, err
+	}
+	return j, errors.Join(unix.Flock(int(j.f.Fd()), unix.LOCK_EX), durable.SyncDir(dir))
 }
 
 // reopen goes on with the file of a run that was interrupted. A line that was cut off is taken away.
-func reopen(dir, id string) (*journal, error) {
-	f, err := os.OpenFile(filepath.Join(dir, id+suffix), os.O_RDWR|os.O_APPEND, 0)
-	if err != nil {
-		return nil, err
+func reopen(path string) (j *journal, err error) {
+	j = &journal{}
+	if j.f, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0); err != nil {
+		return j, err
 	}
-	j := &journal{f: f}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return j, fmt.Errorf("run %s goes on elsewhere: %w", id, err)
+	if err := unix.Flock(int(j.f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return j, fmt.Errorf("%s: the run goes on elsewhere: %w", path, err)
 	}
-	text, err := os.ReadFile(f.Name()) // after the lock: nobody writes now
+	text, err := os.ReadFile(path) // after the lock: nobody writes now
 	if err != nil {
 		return j, err
 	}
 	if end := bytes.LastIndexByte(text, '\n') + 1; end < len(text) {
 		text = text[:end]
-		if err := f.Truncate(int64(end)); err != nil {
+		if err := j.f.Truncate(int64(end)); err != nil {
 			return j, err
 		}
 	}
@@ -90,30 +91,31 @@ func (j *journal) add(l bench.Line) error {
 	return nil
 }
 
-// kept are the ids of all runs, the latest last.
-func kept(dir string) (ids []string, err error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// saved is a run with its file.
+type saved struct {
+	path string
+	bench.Run
+}
+
+// kept are all runs, the latest last.
+func kept(a *app.App) (all []saved, err error) {
+	dir, err := folder(a)
 	if err != nil {
 		return nil, err
 	}
-	began := map[string]int64{}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	for _, e := range entries {
-		if id, is := strings.CutSuffix(e.Name(), suffix); is {
-			if r, err := read(filepath.Join(dir, e.Name())); err == nil {
-				ids, began[id] = append(ids, id), r.Headers[0].At.UnixNano()
+		if path := filepath.Join(dir, e.Name()); strings.HasSuffix(path, suffix) {
+			if r, err := read(path); err == nil { // else it has not even begun
+				all = append(all, saved{path, r})
 			}
 		}
 	}
-	slices.SortStableFunc(ids, func(a, b string) int {
-		if began[a] < began[b] {
-			return -1
-		}
-		return 1
-	})
-	return ids, nil
+	slices.SortStableFunc(all, func(a, b saved) int { return a.Headers[0].At.Compare(b.Headers[0].At) })
+	return all, nil
 }
 
 func read(path string) (bench.Run, error) {
@@ -128,55 +130,49 @@ func read(path string) (bench.Run, error) {
 	return r, err
 }
 
-// find reads a run: by its id or the begin of one, by the name of its file's benchmarks (the latest of them), or from a
-// file that was kept elsewhere.
-func find(a *app.App, word string) (bench.Run, error) {
+// over is a command about runs. Each argument is one: the latest whose id, name of benchmarks or begin of an id it is,
+// or a file that was kept elsewhere.
+func over(a *app.App, do func([]bench.Run) error) func(*cobra.Command, []string) error {
+	return func(_ *cobra.Command, args []string) error {
+		all, err := kept(a)
+		if err != nil {
+			return err
+		}
+		runs := make([]bench.Run, len(args))
+		for i, word := range args {
+			if runs[i], err = pick(all, word); err != nil {
+				return err
+			}
+		}
+		return do(runs)
+	}
+}
+
+func pick(all []saved, word string) (bench.Run, error) {
 	if strings.HasSuffix(word, suffix) {
 		return read(word)
 	}
-	dir, err := folder(a)
-	if err != nil {
-		return bench.Run{}, err
-	}
-	ids, err := kept(dir)
-	if err != nil {
-		return bench.Run{}, err
-	}
-	var like []string
-	var named *bench.Run
-	for _, id := range ids {
-		r, err := read(filepath.Join(dir, id+suffix))
-		switch {
-		case err != nil:
-			return r, err
-		case id == word:
-			return r, nil
-		case r.Name() == word:
-			named = &r
+	for _, is := range []func(saved) bool{
+		func(r saved) bool { return r.ID() == word },
+		func(r saved) bool { return r.Name() == word },
+		func(r saved) bool { return strings.HasPrefix(r.ID(), word) },
+	} {
+		for _, r := range slices.Backward(all) {
+			if is(r) {
+				return r.Run, nil
+			}
 		}
-		if strings.HasPrefix(id, word) {
-			like = append(like, id)
-		}
-	}
-	switch {
-	case named != nil:
-		return *named, nil
-	case len(like) == 1:
-		return read(filepath.Join(dir, like[0]+suffix))
-	case len(like) > 1:
-		return bench.Run{}, fmt.Errorf("run %s: it may be %s", word, strings.Join(like, " or "))
 	}
 	return bench.Run{}, fmt.Errorf("run %s: there is none: `sparkrun bench ls` lists them", word)
 }
 
 // completeRuns completes the id of a run.
 func completeRuns(a *app.App) cobra.CompletionFunc {
-	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		dir, err := folder(a)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+	return func(*cobra.Command, []string, string) (ids []string, _ cobra.ShellCompDirective) {
+		all, _ := kept(a) // none to offer then
+		for _, r := range all {
+			ids = append(ids, r.ID())
 		}
-		ids, _ := kept(dir) // none to offer then
 		return ids, cobra.ShellCompDirectiveDefault
 	}
 }

@@ -1,12 +1,15 @@
 package bench
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,9 +20,9 @@ import (
 )
 
 type runOptions struct {
-	file                                       string
-	only                                       []string
-	resume, changed, failFast, dryRun, verbose bool
+	file                             string
+	only                             []string
+	resume, changed, dryRun, verbose bool
 }
 
 func newRunCmd(a *app.App) *cobra.Command {
@@ -29,9 +32,10 @@ func newRunCmd(a *app.App) *cobra.Command {
 		Short: "Run a file of benchmarks, or go on with a run that was interrupted",
 		Long: `Runs all cases of a file, one after the other. A server is started once for all cases
 that ask the same one. Each repeat is on the disk before the next begins, so Ctrl-C, a
-crash or a power cut loses one at most: --resume goes on with the file's last run, does
-again what has failed, and stops a server that was left behind. A file that has changed
-since is refused; with --changed, cases that are the same are not run again.
+crash or a power cut loses one at most: --resume goes on with the file's last run, in the
+folder where that was begun, does again what has failed, and stops a server that was left
+behind. A file that has changed since is refused; with --changed, cases that are the same
+are not run again.
 
 What fails is kept with its cause, and the others go on; the exit code is then 1. Nothing
 else should use the machines meanwhile: this takes no care of that.`,
@@ -49,12 +53,20 @@ else should use the machines meanwhile: this takes no care of that.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.file = args[0]
-			ctx, stop := app.Stoppable(cmd.Context())
+			ctx := cmd.Context()
+			if !signal.Ignored(syscall.SIGHUP) { // as nohup does. A shell and the kernel may both send it: the second ends nothing
+				var deaf context.CancelFunc
+				ctx, deaf = signal.NotifyContext(ctx, syscall.SIGHUP)
+				defer deaf()
+			}
+			ctx, stop := app.Stoppable(ctx)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second Ctrl-C ends this at once
+			// Who reads what we say may be gone. Go ends a program for that, and the server would stay.
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 			err := run(ctx, a, *opts)
 			if ctx.Err() != nil && cmd.Context().Err() == nil {
-				if err != nil && !errors.Is(err, context.Canceled) {
+				if err != nil {
 					a.Say(err.Error())
 				}
 				return app.Exits(app.ExitOf(os.Interrupt), nil)
@@ -66,7 +78,6 @@ else should use the machines meanwhile: this takes no care of that.`,
 	fs.StringSliceVar(&opts.only, "only", nil, "only these scenarios: `NAME,NAME`")
 	fs.BoolVar(&opts.resume, "resume", false, "go on with the last run of this file")
 	fs.BoolVar(&opts.changed, "changed", false, "with --resume: although the file has changed")
-	fs.BoolVar(&opts.failFast, "fail-fast", false, "end at the first failure")
 	fs.BoolVar(&opts.dryRun, "dry-run", false, "show what would be run, and how often")
 	fs.BoolVarP(&opts.verbose, "verbose", "v", false, "show what servers and commands write, on standard error")
 	return cmd
@@ -85,37 +96,24 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.dryRun && !o.resume {
-		cases, err := f.Cases(o.only)
-		if err != nil {
-			return err
-		}
-		return show(a, cases)
-	}
-	dir, err := folder(a)
+	dir, err := filepath.Abs(".")
 	if err != nil {
 		return err
 	}
-	r := runner{a: a, o: o}
-	h := bench.Header{Name: f.Name, File: path, Text: string(text), At: time.Now().UTC(), Sparkrun: a.Version, Only: o.only}
+	r := runner{a: a, o: o, journal: &journal{}}
+	defer func() { r.f.Close() }() // which does nothing where there is none
+	h := bench.Header{Name: f.Name, File: path, Text: string(text), Dir: dir, At: time.Now().UTC(), Only: o.only}
 	if o.resume {
-		if h.ID, err = resumable(dir, path); err != nil {
+		if r.journal, err = resume(a, path); err != nil {
 			return err
 		}
-		r.journal, err = reopen(dir, h.ID)
-		if r.journal != nil {
-			defer r.f.Close()
-		}
-		if err != nil {
-			return err
-		}
-		h.Only = r.Last().Only
-		switch {
-		case r.Ended != nil && r.Ended.Failed == 0:
-			return fmt.Errorf("nothing to resume: run %s is done", h.ID)
-		case r.Last().Text != h.Text && !o.changed:
+		h.ID, h.Only, h.Dir = r.ID(), r.Last().Only, r.Last().Dir
+		switch changed := r.Last().Text != h.Text; {
+		case changed && !o.changed:
 			return fmt.Errorf("resume run %s: %s has changed since: --changed goes on nevertheless, and does not run again "+
 				"what is the same; without --resume it is a new run", h.ID, o.file)
+		case !changed && r.Ended != nil && r.Ended.Failed == 0:
+			return fmt.Errorf("nothing to resume: run %s is done", h.ID)
 		}
 	}
 	cases, err := f.Cases(h.Only)
@@ -125,23 +123,21 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	if o.dryRun {
 		return show(a, r.left(cases))
 	}
-	circumstances(ctx, a, &h)
+	h.Circumstances = circumstances(ctx, a)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if !o.resume {
-		if r.journal, h.ID, err = create(dir, strings.Join(strings.Fields(f.Name), "-")+"-"+time.Now().Format("20060102-150405")); err != nil {
+		h.ID = strings.Join(strings.Fields(f.Name), "-") + "-" + h.At.Local().Format("20060102-150405.000")
+		if r.journal, err = create(a, h.ID); err != nil {
 			return fmt.Errorf("begin a run: %w", err)
 		}
-		defer r.f.Close()
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
 	}
 	if err := r.add(bench.Line{Run: &h}); err != nil {
 		return err
 	}
 	a.Say("run " + h.ID)
-	if h.Unlearned != "" {
-		a.Say("nothing is kept of the cluster: " + h.Unlearned)
-	}
+	r.dir = h.Dir
 	failed, err := r.all(ctx, cases)
 	switch {
 	case ctx.Err() != nil || err != nil:
@@ -155,30 +151,21 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	return err
 }
 
-// resumable is the last run of a file.
-func resumable(dir, path string) (string, error) {
-	ids, err := kept(dir)
-	if err != nil {
-		return "", err
-	}
-	for i := len(ids) - 1; i >= 0; i-- {
-		if r, err := read(filepath.Join(dir, ids[i]+suffix)); err == nil && r.Last().File == path {
-			return ids[i], nil
+// resume opens the last run of a file.
+func resume(a *app.App, path string) (*journal, error) {
+	all, err := kept(a)
+	for _, r := range slices.Backward(all) {
+		if r.Last().File == path {
+			return reopen(r.path)
 		}
 	}
-	return "", fmt.Errorf("nothing to resume: no run of %s is kept", path)
+	return &journal{}, cmp.Or(err, fmt.Errorf("nothing to resume: no run of %s is kept", path))
 }
 
 // left are the cases of which a run has not measured everything, with the repeats that it lacks.
 func (r *runner) left(cases []bench.Case) (out []bench.Case) {
 	for _, c := range cases {
-		lacks := 0
-		for n := range c.Repeats {
-			if !r.Done(c.Key(), n+1) {
-				lacks++
-			}
-		}
-		if c.Repeats = lacks; lacks > 0 {
+		if c.Repeats = len(r.lacks(c)); c.Repeats > 0 {
 			out = append(out, c)
 		}
 	}

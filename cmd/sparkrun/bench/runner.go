@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,16 +15,17 @@ import (
 // runner runs cases one after the other.
 type runner struct {
 	*journal
-	a *app.App
-	o runOptions
+	a   *app.App
+	o   runOptions
+	dir string // in which children run
 
 	server *server // that runs; nil: none
-	dead   string  // what names the server that could not be started last, and why
+	dead   string  // what names the server that could not be started, or asked, last, and why
 	why    error
 }
 
 // all runs the cases of which something is missing, and tells how many have failed. An error ends the run, which can be
-// resumed.
+// resumed, as the end of ctx does.
 func (r *runner) all(ctx context.Context, cases []bench.Case) (failed int, err error) {
 	defer func() { err = errors.Join(err, r.stop(ctx)) }()
 	if r.Left != "" {
@@ -34,15 +36,12 @@ func (r *runner) all(ctx context.Context, cases []bench.Case) (failed int, err e
 		}
 	}
 	for i, c := range cases {
-		switch err := r.one(ctx, c, fmt.Sprintf("%d of %d, %s", i+1, len(cases), c.Label())); {
-		case ctx.Err() != nil:
-			return failed, ctx.Err()
-		case errors.Is(err, errFailed):
-			if failed++; r.o.failFast {
-				return failed, nil
-			}
-		case err != nil:
+		ok, err := r.one(ctx, c, fmt.Sprintf("%d of %d, %s", i+1, len(cases), c.Label()))
+		if err != nil || ctx.Err() != nil {
 			return failed, err
+		}
+		if !ok {
+			failed++
 		}
 	}
 	if err := r.stop(ctx); err != nil {
@@ -51,59 +50,66 @@ func (r *runner) all(ctx context.Context, cases []bench.Case) (failed int, err e
 	return failed, r.add(bench.Line{Ended: &bench.Ended{At: time.Now().UTC(), Failed: failed}})
 }
 
-// errFailed: a case has failed, which is kept and told.
-var errFailed = errors.New("a case failed")
-
-// one runs what is missing of a case.
-func (r *runner) one(ctx context.Context, c bench.Case, name string) error {
-	var lacks []int
-	for n := 1; n <= c.Repeats; n++ {
-		if !r.Done(c.Key(), n) {
-			lacks = append(lacks, n)
-		}
-	}
+// one runs what is missing of a case. A failure is kept and told; what else goes wrong is an error.
+func (r *runner) one(ctx context.Context, c bench.Case, name string) (ok bool, err error) {
+	lacks := r.lacks(c)
 	if len(lacks) == 0 {
-		return nil
+		return true, nil
 	}
 	if c.Load == nil || r.server != nil && r.server.of != c.Server() {
 		if err := r.stop(ctx); err != nil {
-			return err
+			return false, err
 		}
 	}
-	fail := func(repeat int, res bench.Result, err error) error {
+	fail := func(res bench.Result, cause error) (bool, error) {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return false, nil
 		}
-		res.Key, res.Scenario, res.Values, res.Repeat, res.Argv, res.Env = c.Key(), c.Scenario, c.Values, repeat, c.Argv, c.Env
-		res.Load, res.Error, res.Figures = c.Load, err.Error(), nil
+		res.Repeat, res.Error, res.Figures = max(lacks[0], res.Repeat), cause.Error(), nil
 		r.a.Say(name + ": failed: " + res.Error)
-		return errors.Join(errFailed, r.add(bench.Line{Result: &res}))
+		// A server may be gone or hang now: the next case has a new one.
+		return false, errors.Join(r.add(bench.Line{Result: &res}), r.stop(ctx))
 	}
-	if c.Load != nil && r.server == nil {
-		if err := r.start(ctx, c, name); err != nil {
-			return fail(lacks[0], bench.Result{At: time.Now().UTC()}, err)
+	if c.Load != nil {
+		err := r.start(ctx, c, name)
+		if err == nil {
+			err = r.meet(ctx, c)
 		}
-	}
-	for n := range c.Warmup {
-		r.a.Say(fmt.Sprintf("%s: warming up, %d of %d", name, n+1, c.Warmup))
-		if res, err := r.measure(ctx, c, -n); err != nil {
-			return fail(lacks[0], res, fmt.Errorf("warm-up: %w", err))
-		}
-	}
-	for _, n := range lacks {
-		res, err := r.measure(ctx, c, n)
 		if err != nil {
-			return fail(n, res, err)
+			return fail(c.Begun(0), err)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err() // it may have been cut short by the same Ctrl-C
-		}
-		if err := r.add(bench.Line{Result: &res}); err != nil {
-			return err
-		}
-		r.a.Say(fmt.Sprintf("%s: %d of %d: %s", name, n, c.Repeats, inShort(res)))
 	}
-	return nil
+	for n := 1 - c.Warmup; n <= c.Repeats; n++ { // those to warm up are from 0 down
+		if n <= 0 {
+			r.a.Say(fmt.Sprintf("%s: warming up, %d of %d", name, n+c.Warmup, c.Warmup))
+		} else if !slices.Contains(lacks, n) {
+			continue
+		}
+		res := c.Begun(n)
+		switch err := r.measure(ctx, c, &res); {
+		case err != nil:
+			return fail(res, err)
+		case ctx.Err() != nil:
+			return false, nil // it may have been cut short by the same Ctrl-C
+		case n > 0:
+			if err := r.add(bench.Line{Result: &res}); err != nil {
+				return false, err
+			}
+			r.a.Say(fmt.Sprintf("%s: %d of %d: %s", name, n, c.Repeats, inShort(res)))
+		}
+	}
+	return true, nil
+}
+
+// lacks are the repeats that a case has not yet.
+func (r *runner) lacks(c bench.Case) (out []int) {
+	key := c.Key()
+	for n := 1; n <= c.Repeats; n++ {
+		if !r.Done(key, n) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // inShort are the first figures of a result, and what is to be known of them.
@@ -111,38 +117,39 @@ func inShort(res bench.Result) string {
 	var said []string
 	for _, f := range res.Figures {
 		if f.Name == "output_throughput" || f.Name == "ttft_p50" || f.Name == "tpot_p50" || res.Load == nil {
-			said = append(said, strings.TrimSpace(fmt.Sprintf("%s %.4g %s", f.Name, f.Value, f.Unit)))
+			said = append(said, f.Name+" "+number(f.Value, f.Unit))
 		}
 	}
 	return strings.Join(append(said, res.Notes...), ", ")
 }
 
-// measure runs a case once.
-func (r *runner) measure(ctx context.Context, c bench.Case, repeat int) (res bench.Result, err error) {
-	res = bench.Result{Key: c.Key(), Scenario: c.Scenario, Values: c.Values, Repeat: repeat, At: time.Now().UTC(), Argv: c.Argv,
-		Env: c.Env, Load: c.Load}
-	res.Before = gpus(ctx, r.a)
-	within, cancel := context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("it took longer than its timeout, %v", c.Timeout))
-	defer cancel()
-	began := time.Now()
-	if c.Load != nil {
-		res.Server = &r.server.Server
-		res.Client = r.server.client
-		err = r.ask(within, c, &res)
-	} else {
-		out := tail{}
-		if r.o.verbose {
-			out.to = r.a.Err
-		}
-		if err = child(within, r.a, c.Argv, c.Env, &out, &out); err == nil {
-			res.Figures, err = bench.Find(c.Figures, out.Bytes())
-			res.Figures = append(res.Figures, bench.Figure{Name: bench.Seconds, Value: time.Since(began).Seconds(), Unit: "s",
-				Better: bench.Lower})
-		}
-		if err != nil {
-			err = fmt.Errorf("%w; it said last: %s", err, lastLines(out.String()))
-		}
+// within is a context that ends with a case's timeout.
+func within(ctx context.Context, c bench.Case) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("it took longer than its timeout, %v", c.Timeout))
+}
+
+// tail is for what a child writes, which --verbose shows.
+func (r *runner) tail() *tail {
+	if r.o.verbose {
+		return &tail{to: r.a.Err}
 	}
-	res.After = gpus(ctx, r.a)
-	return res, err
+	return &tail{}
+}
+
+// measure runs a case once.
+func (r *runner) measure(ctx context.Context, c bench.Case, res *bench.Result) (err error) {
+	res.Before = gpus(ctx, r.a)
+	defer func() { res.After = gpus(ctx, r.a) }()
+	timed, cancel := within(ctx, c)
+	defer cancel()
+	if c.Load != nil {
+		return r.ask(timed, c, res)
+	}
+	out, began := r.tail(), time.Now()
+	if err = r.child(timed, c.Argv, c.Env, out, out); err == nil {
+		took := time.Since(began).Seconds()
+		res.Figures, err = bench.Find(c.Patterns, out.Bytes())
+		res.Figures = append(res.Figures, bench.Figure{Name: bench.Seconds, Value: took, Unit: "s", Better: bench.Lower})
+	}
+	return out.after(err)
 }

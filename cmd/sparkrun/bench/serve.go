@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/workloads/bench"
 	"github.com/sparkrun/sparkrun/workloads/bench/load"
 )
@@ -24,58 +27,30 @@ type server struct {
 	model, root string // as the server lists it; root is where its tokenizer is, if it says that
 }
 
-// start starts a case's server as `sparkrun launch --json` does, and waits until it answers.
-func (r *runner) start(ctx context.Context, c bench.Case, name string) (err error) {
+// start starts a case's server, if it does not run, as `sparkrun launch --json` does, and waits until it answers.
+func (r *runner) start(ctx context.Context, c bench.Case, name string) error {
+	if r.server != nil {
+		return nil
+	}
 	if r.dead == c.Server() {
 		return r.why
 	}
 	r.a.Say(name + ": starting its server")
-	within, cancel := context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("it took longer than its timeout, %v", c.Timeout))
+	ctx, cancel := within(ctx, c)
 	defer cancel()
-	s := &server{of: c.Server()}
-	began := time.Now()
-	events := watcher{s: s, heard: func() error {
+	s, errs, began := &server{of: c.Server()}, r.tail(), time.Now()
+	err := r.child(ctx, c.Argv, c.Env, &watcher{s: s, heard: func() error {
 		r.server = s // from now on it has to be stopped
 		return r.add(bench.Line{Server: &s.Server})
-	}}
-	errs := tail{}
-	if r.o.verbose {
-		errs.to = r.a.Err
-	}
-	err = child(within, r.a, c.Argv, c.Env, &events, &errs)
-	switch {
-	case ctx.Err() != nil:
-		return err // all stops what there is
-	case err == nil && s.URL == "":
+	}}, errs)
+	if err == nil && s.URL == "" {
 		err = errors.New("it has ended and never served")
 	}
-	if err == nil {
-		s.Took = time.Since(began).Seconds()
-		err = r.meet(within, s, c.Load)
-	}
 	if err != nil {
-		err = fmt.Errorf("start its server: %w; it said last: %s", err, lastLines(errs.String()))
-		r.dead, r.why = c.Server(), err
-		return errors.Join(err, r.stop(ctx))
+		r.dead, r.why = c.Server(), errs.after(fmt.Errorf("start its server: %w", err))
+		return r.why
 	}
-	r.a.Say(fmt.Sprintf("%s: job %s answers at %s after %.0f s; %s asks it", name, s.Job, s.URL, s.Took, s.client))
-	return r.add(bench.Line{Server: &s.Server})
-}
-
-// meet finds out what the server is, and who is to ask it.
-func (r *runner) meet(ctx context.Context, s *server, l *bench.Load) error {
-	var models struct{ Data []struct{ ID, Root string } }
-	if err := get(ctx, s.URL+"/v1/models", &models); err != nil {
-		return err
-	}
-	for _, m := range models.Data {
-		if s.model == "" || m.ID == l.Model {
-			s.model, s.root = m.ID, m.Root
-		}
-	}
-	if s.model = cmp.Or(l.Model, s.model); s.model == "" {
-		return errors.New("it lists no model: client.model names one")
-	}
+	s.Took = time.Since(began).Seconds()
 	for _, path := range []string{"/version", "/get_server_info", "/props"} { // vLLM and TensorRT-LLM, SGLang, llama.cpp
 		var said struct {
 			Version string `json:"version"`
@@ -86,18 +61,45 @@ func (r *runner) meet(ctx context.Context, s *server, l *bench.Load) error {
 			break
 		}
 	}
-	s.client = bench.Own
-	if l.Use == bench.Own {
+	r.a.Say(fmt.Sprintf("%s: job %s answers at %s after %.0f s", name, s.Job, s.URL, s.Took))
+	return r.add(bench.Line{Server: &s.Server})
+}
+
+// meet finds out which model a case asks the server for, and what is to ask it.
+func (r *runner) meet(ctx context.Context, c bench.Case) error {
+	ctx, cancel := within(ctx, c)
+	defer cancel()
+	s := r.server
+	s.model, s.root, s.client = c.Load.Model, "", bench.Own
+	var models struct{ Data []struct{ ID, Root string } }
+	if err := get(ctx, s.URL+"/v1/models", &models); err != nil {
+		return err
+	}
+	for _, m := range models.Data {
+		if s.model == "" || m.ID == s.model {
+			s.model, s.root = m.ID, m.Root
+		}
+	}
+	if s.model == "" {
+		return errors.New("it lists no model: client.model names one")
+	}
+	if c.Load.Use == bench.Own {
 		return nil
 	}
-	err := child(ctx, r.a, []string{"sparkrun", "exec", s.Job, "--", "sh", "-c", "command -v vllm"}, nil, io.Discard, io.Discard)
+	err := r.child(ctx, []string{"sparkrun", "exec", s.Job, "--", "sh", "-c", "command -v vllm"}, nil, io.Discard, io.Discard)
 	switch {
 	case err == nil:
 		s.client = bench.VLLM
-	case l.Use == bench.VLLM:
-		return fmt.Errorf("client.use vllm: there is no vllm in the PATH of its rank 0: %w", err)
+	case c.Load.Use == bench.VLLM:
+		r.dead, r.why = c.Server(), fmt.Errorf("client.use vllm: there is no vllm in the PATH of its rank 0: %w", err)
+		return r.why
 	}
 	return nil
+}
+
+// straight asks servers at their own addresses: a proxy of the user's is for others, and what is compressed is late.
+func straight(places int) *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: places, DisableCompression: true}}
 }
 
 func get(ctx context.Context, url string, into any) error {
@@ -107,7 +109,9 @@ func get(ctx context.Context, url string, into any) error {
 	if err != nil {
 		return err
 	}
-	res, err := http.DefaultClient.Do(req)
+	client := straight(1)
+	defer client.CloseIdleConnections()
+	res, err := client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -122,12 +126,14 @@ func get(ctx context.Context, url string, into any) error {
 func (r *runner) ask(ctx context.Context, c bench.Case, res *bench.Result) (err error) {
 	var o bench.Outcome
 	l, s := *c.Load, r.server
+	res.Server, res.Client = &s.Server, s.client
+	seed := c.Key() + " " + strconv.Itoa(res.Repeat) // prompts that no other run has: the server keeps what it has read
 	if s.client == bench.VLLM {
-		o, err = r.vllm(ctx, l, res.Repeat)
+		o, err = r.vllm(ctx, l, seed)
 	} else {
-		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: l.Concurrency}}
-		o, err = load.Run(ctx, load.Config{URL: s.URL, Chat: l.API == bench.Chat, Model: s.model, Input: l.Input, Output: l.Output,
-			Concurrency: l.Concurrency, Prompts: l.Prompts, Seed: fmt.Sprintf("%s %d", c.Key(), res.Repeat), Client: client})
+		client := straight(l.Concurrency)
+		l.Model = s.model
+		o, err = load.Run(ctx, load.Config{Load: l, URL: s.URL, Seed: seed, Client: client})
 		client.CloseIdleConnections()
 	}
 	if ctx.Err() != nil {
@@ -152,27 +158,22 @@ func (r *runner) ask(ctx context.Context, c bench.Case, res *bench.Result) (err 
 }
 
 // vllm has `vllm bench serve` ask the server, beside its rank 0: in its image, where it has one.
-func (r *runner) vllm(ctx context.Context, l bench.Load, repeat int) (bench.Outcome, error) {
+func (r *runner) vllm(ctx context.Context, l bench.Load, seed string) (bench.Outcome, error) {
 	const script = `d=$(mktemp -d) || exit 1; trap 'rm -rf "$d"' EXIT
 "$0" "$@" --save-result --result-dir "$d" --result-filename r.json >&2 && cat "$d/r.json"`
-	s, backend := r.server, "openai"
-	path := "/v1/completions"
+	backend, path := "openai", "/v1/completions"
 	if l.API == bench.Chat {
-		path, backend = "/v1/chat/completions", "openai-chat"
+		backend, path = "openai-chat", "/v1/chat/completions"
 	}
-	n := strconv.Itoa
-	argv := []string{"sparkrun", "exec", s.Job, "--", "sh", "-c", script, "vllm", "bench", "serve", "--backend", backend,
-		"--base-url", s.URL, "--endpoint", path, "--model", cmp.Or(s.root, s.model), "--served-model-name", s.model,
-		"--dataset-name", "random", "--random-input-len", n(l.Input), "--random-output-len", n(l.Output), "--ignore-eos",
-		"--num-prompts", n(l.Prompts), "--max-concurrency", n(l.Concurrency), "--seed", n(1000 + repeat), "--disable-tqdm",
-		"--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,90,99"}
+	s, flags := r.server, fmt.Sprintf("--backend %s --endpoint %s --dataset-name random --random-input-len %d --random-output-len %d "+
+		"--ignore-eos --num-prompts %d --max-concurrency %d --seed %d --disable-tqdm --percentile-metrics ttft,tpot,itl "+
+		"--metric-percentiles 50,90,99", backend, path, l.Input, l.Output, l.Prompts, l.Concurrency, crc32.ChecksumIEEE([]byte(seed)))
+	argv := append([]string{"sparkrun", "exec", s.Job, "--", "sh", "-c", script, "vllm", "bench", "serve", "--base-url", s.URL,
+		"--model", cmp.Or(s.root, s.model), "--served-model-name", s.model}, strings.Fields(flags)...)
 	var out bytes.Buffer
-	errs := tail{}
-	if r.o.verbose {
-		errs.to = r.a.Err
-	}
-	if err := child(ctx, r.a, argv, nil, &out, &errs); err != nil {
-		return bench.Outcome{}, fmt.Errorf("vllm bench serve: %w; it said last: %s", err, lastLines(errs.String()))
+	errs := r.tail()
+	if err := r.child(ctx, argv, nil, &out, errs); err != nil {
+		return bench.Outcome{}, errs.after(fmt.Errorf("vllm bench serve: %w", err))
 	}
 	return bench.ReadVLLM(out.Bytes(), l.Prompts)
 }
@@ -186,10 +187,10 @@ func (r *runner) stop(ctx context.Context) error {
 	r.server = nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*childGrace)
 	defer cancel()
-	said := tail{}
-	err := child(ctx, r.a, []string{"sparkrun", "stop", s.Job}, nil, &said, &said)
-	if err != nil && !bytes.Contains(said.Bytes(), []byte("no job")) {
-		return fmt.Errorf("stop server %s: %w: %s", s.Job, err, lastLines(said.String()))
+	said := r.tail()
+	err := r.child(ctx, []string{"sparkrun", "stop", s.Job}, nil, said, said)
+	if err != nil && !strings.Contains(said.String(), rendezvous.ErrNoJob.Error()) {
+		return said.after(fmt.Errorf("stop server %s: %w", s.Job, err))
 	}
 	return r.add(bench.Line{Stopped: s.Job})
 }

@@ -1,10 +1,8 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +16,7 @@ import (
 )
 
 func newLsCmd(a *app.App) *cobra.Command {
-	opts := &struct{ json bool }{}
+	json := false
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the runs that are kept",
@@ -29,11 +27,9 @@ run; remove one to forget it.
 and results, which counts what was measured.`,
 		Example: "  sparkrun bench ls",
 		Args:    app.Takes(0, ""),
-		RunE: app.Running(a, opts, func(_ context.Context, a *app.App, o struct{ json bool }) error {
-			return list(a, o.json)
-		}),
+		RunE:    func(*cobra.Command, []string) error { return list(a, json) },
 	}
-	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&json, "json", false, "print JSON")
 	return cmd
 }
 
@@ -48,46 +44,37 @@ type listed struct {
 }
 
 func list(a *app.App, json bool) error {
-	dir, err := folder(a)
-	if err != nil {
-		return err
-	}
-	ids, err := kept(dir)
+	runs, err := kept(a)
 	if err != nil {
 		return err
 	}
 	all, rows := []listed{}, [][]string{{"RUN", "BEGAN", "STATE", "RESULTS", "FILE"}}
-	for _, id := range ids {
-		path := filepath.Join(dir, id+suffix)
-		r, err := read(path)
-		if err != nil {
-			return err
-		}
+	for _, r := range runs {
 		h := r.Headers[0]
-		l := listed{ID: id, Name: h.Name, File: h.File, At: h.At, State: state(path, r)}
+		l := listed{ID: r.ID(), Name: h.Name, File: h.File, At: h.At, State: r.state()}
 		for _, res := range r.Results {
 			if res.Error == "" {
 				l.Results++
 			}
 		}
 		all = append(all, l)
-		rows = append(rows, []string{plain.Text(id), app.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), plain.Text(h.File)})
+		rows = append(rows, []string{l.ID, app.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), h.File})
 	}
 	if json {
 		return a.Object(all)
 	}
-	return a.Table(rows)
+	return table(a, rows)
 }
 
 // state says how far a run is: one whose file is locked goes on.
-func state(path string, r bench.Run) string {
+func (r saved) state() string {
 	switch {
 	case r.Ended != nil && r.Ended.Failed > 0:
 		return "failed"
 	case r.Ended != nil:
 		return "done"
 	}
-	f, err := os.Open(path)
+	f, err := os.Open(r.path)
 	if err == nil {
 		defer f.Close()
 		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
@@ -103,33 +90,31 @@ func newShowCmd(a *app.App) *cobra.Command {
 		Short: "Show what a run measured, and under which circumstances",
 		Long: `Shows a run's circumstances, then for each case the median of each figure, its spread
 (the interquartile range, as a part of the median) and how many runs it is of; then what
-failed and why, and how rates grow with nodes or tp. RUN is an id, the begin of one, the
-name of a file's benchmarks (their latest run), or a FILE.jsonl of another machine.`,
+failed and why, and how rates grow with nodes or tp. RUN is an id; the begin of one, or
+the name of a file's benchmarks, for the latest such run; or a FILE.jsonl of another
+machine.`,
 		Example:           "  sparkrun bench show pair",
 		Args:              app.Takes(1, "the run"),
 		ValidArgsFunction: completeRuns(a),
-		RunE: func(_ *cobra.Command, args []string) error {
-			r, err := find(a, args[0])
-			if err != nil {
-				return err
-			}
-			return showRun(a, r)
-		},
+		RunE:              over(a, func(runs []bench.Run) error { return showRun(a, runs[0]) }),
 	}
 }
 
 func showRun(a *app.App, r bench.Run) error {
-	fmt.Fprintf(a.Out, "%s, of %s\n", plain.Text(r.ID()), plain.Text(r.Last().File))
+	fmt.Fprintf(a.Out, "%s, of %s\n", plain.Line(r.ID()), plain.Line(r.Last().File))
 	for _, s := range r.Circumstances() {
-		fmt.Fprintf(a.Out, "  %s: %s\n", plain.Text(s.Name), plain.Text(s.Value))
+		fmt.Fprintf(a.Out, "  %s: %s\n", plain.Line(s.Name), plain.Line(s.Value))
 	}
 	rows, notes := [][]string{{"CASE", "FIGURE", "MEDIAN", "SPREAD", "RUNS"}}, []string{}
 	groups := r.Groups()
 	for _, g := range groups {
-		label := plain.Text(g.Label())
+		label := g.Label()
 		for _, f := range g.Figures {
-			m := bench.MiddleOf(f.Values)
-			rows = append(rows, []string{label, f.Name, number(m.Median, f.Unit), spread(m), strconv.Itoa(m.N)})
+			m, spread := bench.MiddleOf(f.Values), "-"
+			if m.N > 1 {
+				spread = percent("%.1f %%", m.Spread)
+			}
+			rows = append(rows, []string{label, f.Name, number(m.Median, f.Unit), spread, strconv.Itoa(m.N)})
 		}
 		if g.Error != "" {
 			notes = append(notes, label+": failed: "+g.Error)
@@ -140,13 +125,24 @@ func showRun(a *app.App, r bench.Run) error {
 			}
 		}
 	}
-	if err := a.Table(rows); err != nil {
+	if err := table(a, rows); err != nil {
 		return err
 	}
 	for _, n := range notes {
-		fmt.Fprintln(a.Out, plain.Text(n))
+		fmt.Fprintln(a.Out, plain.Line(n))
 	}
-	return scaling(a, "", bench.Scaling(groups))
+	scaling(a, "", bench.Scaling(groups))
+	return nil
+}
+
+// table prints what files of others may say, a line for each row.
+func table(a *app.App, rows [][]string) error {
+	for _, r := range rows {
+		for i := range r {
+			r[i] = plain.Line(r[i])
+		}
+	}
+	return a.Table(rows)
 }
 
 func number(v float64, unit string) string {
@@ -154,22 +150,12 @@ func number(v float64, unit string) string {
 	if v >= 1e4 && v < 1e15 {
 		text = strconv.FormatFloat(v, 'f', 0, 64)
 	}
-	return strings.TrimSpace(text + " " + plain.Text(unit))
+	return strings.TrimSpace(text + " " + unit)
 }
 
-func spread(m bench.Middle) string {
-	if m.N < 2 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f %%", 100*m.Spread)
-}
-
-func scaling(a *app.App, of string, all []bench.Scale) error {
+func scaling(a *app.App, of string, all []bench.Scale) {
 	for _, s := range all {
-		if _, err := fmt.Fprintf(a.Out, "%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal\n", of, plain.Text(s.Case),
-			s.Figure, s.By, s.To, s.Speedup, s.From, 100*s.Efficiency); err != nil {
-			return err
-		}
+		fmt.Fprintln(a.Out, plain.Line(fmt.Sprintf("%s%s: %s with %s=%d is %.2f times that with %d: %.1f %% of ideal",
+			of, s.Case, s.Figure, s.By, s.To, s.Speedup, s.From, 100*s.Efficiency)))
 	}
-	return nil
 }

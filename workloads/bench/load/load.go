@@ -1,8 +1,8 @@
 // Package load asks a server of OpenAI's API for streams, so many at a time, and takes the times of their tokens.
 //
 // What it measures is what `vllm bench serve` measures (vllm/benchmarks/serve.py and lib/endpoint_request_func.py): the
-// time to the first token is that to the first chunk with a choice; between tokens is the time from one such chunk to
-// the next; a request lasts until the last of them; the time per output token is (lasted - time to first) / (tokens -
+// time to the first token is that to the first chunk with a choice, whatever it says, but for a role alone; between
+// tokens is the time from one such chunk to the next; a request lasts until the last of them; the time per output token is (lasted - time to first) / (tokens -
 // 1), tokens by the server's own count.
 //
 // It must not know what is benchmarked, nor judge.
@@ -27,22 +27,13 @@ import (
 
 // Config is what is asked, and how.
 type Config struct {
-	URL    string // of the server, without a path
-	Chat   bool   // by /v1/chat/completions in place of /v1/completions
-	Model  string
-	Input  int // words of a prompt, about a token each
-	Output int // max_tokens, with ignore_eos
-	// Concurrency requests are under way at any time (a closed loop) until Prompts have been made.
-	Concurrency, Prompts int
+	// Load's Input is in words, about a token each, and its Output max_tokens, with ignore_eos. Concurrency requests are
+	// under way at any time (a closed loop) until Prompts have been made.
+	bench.Load
+	URL string // of the server, without a path
 	// Seed makes prompts that no other seed makes: no prefix of theirs lies in the server's cache.
 	Seed   string
 	Client *http.Client
-}
-
-// result is what was measured; times in seconds.
-type result struct {
-	bench.Outcome
-	ttft, tpot, itl []float64
 }
 
 // answer is one request's.
@@ -52,23 +43,25 @@ type answer struct {
 	input, output int // 0: the server did not count
 }
 
+// result is what was measured; times in milliseconds, by name.
+type result struct {
+	bench.Outcome
+	times map[string][]float64
+}
+
 // Run makes the requests. It returns an error only where ctx has ended.
 func Run(ctx context.Context, c Config) (bench.Outcome, error) {
-	var r result
+	r := result{times: map[string][]float64{}}
 	var mu sync.Mutex
 	var next atomic.Int64
 	var places sync.WaitGroup
 	began := time.Now()
 	for range min(c.Concurrency, c.Prompts) {
 		places.Go(func() {
-			for {
-				n := int(next.Add(1))
-				if n > c.Prompts || ctx.Err() != nil {
-					return
-				}
+			for n := int(next.Add(1)); n <= c.Prompts && ctx.Err() == nil; n = int(next.Add(1)) {
 				a, err := c.ask(ctx, n)
 				mu.Lock()
-				r.add(c, a, err)
+				r.add(a, err)
 				mu.Unlock()
 			}
 		})
@@ -76,19 +69,19 @@ func Run(ctx context.Context, c Config) (bench.Outcome, error) {
 	places.Wait()
 	took := time.Since(began).Seconds()
 	if r.Done > 0 {
-		times := map[string][3]float64{}
-		for name, all := range map[string][]float64{"ttft": r.ttft, "tpot": r.tpot, "itl": r.itl} {
-			if len(all) > 0 {
-				times[name] = [3]float64{1e3 * bench.Quantile(all, .5), 1e3 * bench.Quantile(all, .9), 1e3 * bench.Quantile(all, .99)}
+		measured := map[string]float64{"output_throughput": float64(r.Output) / took, "request_throughput": float64(r.Done) / took,
+			"total_token_throughput": float64(r.Input+r.Output) / took}
+		for name, all := range r.times {
+			for p, q := range map[string]float64{"_p50": .5, "_p90": .9, "_p99": .99} {
+				measured[name+p] = bench.Quantile(all, q)
 			}
 		}
-		r.Figures = bench.Served(map[string]float64{"output_throughput": float64(r.Output) / took,
-			"request_throughput": float64(r.Done) / took, "total_token_throughput": float64(r.Input+r.Output) / took}, times)
+		r.Figures = bench.Served(measured)
 	}
 	return r.Outcome, ctx.Err()
 }
 
-func (r *result) add(c Config, a answer, err error) {
+func (r *result) add(a answer, err error) {
 	if err != nil {
 		if r.Failed++; r.Problem == "" {
 			r.Problem = err.Error()
@@ -101,12 +94,17 @@ func (r *result) add(c Config, a answer, err error) {
 		tokens = len(a.between) + 1
 	}
 	r.Input, r.Output = r.Input+a.input, r.Output+tokens
-	r.ttft = append(r.ttft, a.first.Seconds())
-	r.itl = append(r.itl, a.between...)
+	put := func(name string, times ...float64) { r.times[name] = append(r.times[name], times...) }
+	put("ttft", millis(a.first))
+	if len(a.between) > 0 {
+		put("itl", a.between...)
+	}
 	if tokens > 1 {
-		r.tpot = append(r.tpot, (a.last-a.first).Seconds()/float64(tokens-1))
+		put("tpot", millis(a.last-a.first)/float64(tokens-1))
 	}
 }
+
+func millis(d time.Duration) float64 { return 1e3 * d.Seconds() }
 
 // prompt begins with what no other prompt begins with.
 func (c Config) prompt(n int) string {
@@ -123,7 +121,7 @@ func (c Config) ask(ctx context.Context, n int) (a answer, err error) {
 	body := map[string]any{"model": c.Model, "max_tokens": c.Output, "ignore_eos": true, "temperature": 0, "stream": true,
 		"stream_options": map[string]any{"include_usage": true}}
 	path := "/v1/completions"
-	if c.Chat {
+	if c.API == bench.Chat {
 		path = "/v1/chat/completions"
 		body["messages"] = []any{map[string]any{"role": "user", "content": c.prompt(n)}}
 	} else {
@@ -148,61 +146,78 @@ func (c Config) ask(ctx context.Context, n int) (a answer, err error) {
 		said, _ := io.ReadAll(io.LimitReader(res.Body, 300)) // what can be read of it
 		return a, fmt.Errorf("%s answers %s: %s", path, res.Status, bytes.TrimSpace(said))
 	}
-	return a, a.read(res.Body, sent)
+	err = a.read(res.Body, sent)
+	return a, err
 }
+
+// longestLine of a stream, in bytes: a chunk is a few hundred.
+const longestLine = 1 << 20
 
 // read takes the stream to its end.
 func (a *answer) read(body io.Reader, sent time.Time) error {
-	lines, done := bufio.NewReader(body), false
-	for {
-		line, err := lines.ReadBytes('\n')
-		at := time.Since(sent)
-		if data, is := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data:")); is {
-			if data = bytes.TrimSpace(data); string(data) == "[DONE]" {
-				done = true
-			} else if err := a.chunk(data, at); err != nil {
+	lines, done := bufio.NewScanner(body), false
+	lines.Buffer(nil, longestLine)
+	for lines.Scan() {
+		data, is := bytes.CutPrefix(bytes.TrimSpace(lines.Bytes()), []byte("data:"))
+		switch data = bytes.TrimSpace(data); {
+		case !is: // a comment that keeps the connection, the name of an event, or the end of one
+		case string(data) == "[DONE]":
+			done = true
+		default:
+			if err := a.chunk(data, time.Since(sent)); err != nil {
 				return err
 			}
 		}
-		switch {
-		case err == nil:
-		case !errors.Is(err, io.EOF):
-			return err
-		case a.first == 0:
-			return errors.New("the stream ended without a token")
-		case !done:
-			return errors.New("the stream broke off")
-		default:
-			return nil
-		}
 	}
+	switch {
+	case lines.Err() != nil:
+		return lines.Err()
+	case a.first == 0:
+		return errors.New("the stream ended without a token")
+	case !done:
+		return errors.New("the stream broke off")
+	}
+	return nil
 }
 
 func (a *answer) chunk(data []byte, at time.Duration) error {
 	var c struct {
-		Choices []json.RawMessage `json:"choices"`
+		Choices []struct{ Delta map[string]any }
 		Usage   *struct {
 			Prompt     int `json:"prompt_tokens"`
 			Completion int `json:"completion_tokens"`
-		} `json:"usage"`
-		Error json.RawMessage `json:"error"`
+		}
+		Error *json.RawMessage
 	}
 	if err := json.Unmarshal(data, &c); err != nil {
 		return fmt.Errorf("read a chunk: %w", err)
 	}
 	if c.Error != nil {
-		return fmt.Errorf("the server says %.300s", c.Error)
+		return fmt.Errorf("the server says %.300s", *c.Error)
 	}
 	if c.Usage != nil {
 		a.input, a.output = c.Usage.Prompt, c.Usage.Completion
 	}
 	switch {
 	case len(c.Choices) == 0:
+		return nil
+	case a.first == 0 && onlyRole(c.Choices[0].Delta): // some servers say it before they have read the prompt
+		return nil
 	case a.first == 0:
-		a.first, a.last = at, at
+		a.first = at
 	default:
-		a.between = append(a.between, (at - a.last).Seconds())
-		a.last = at
+		a.between = append(a.between, millis(at-a.last))
 	}
+	a.last = at
 	return nil
+}
+
+// onlyRole tells whether a delta says who is to speak, and nothing of what.
+func onlyRole(delta map[string]any) bool {
+	for name, v := range delta {
+		if list, is := v.([]any); name != "role" && v != nil && v != "" && (!is || len(list) > 0) {
+			return false
+		}
+	}
+	return delta["role"] != nil
 }

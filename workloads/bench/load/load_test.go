@@ -80,14 +80,14 @@ func TestRun(t *testing.T) {
 			// A chunk may have two tokens: the server's own count is what counts.
 			io.WriteString(w, `data: {"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 9}}`+"\n\ndata: [DONE]\n\n")
 		})
-		got, err := Run(t.Context(), Config{URL: "http://x", Input: 30, Output: 9, Concurrency: 2, Prompts: 10, Seed: "s",
+		got, err := Run(t.Context(), Config{URL: "http://x", Load: bench.Load{Input: 30, Output: 9, Concurrency: 2, Prompts: 10}, Seed: "s",
 			Client: &http.Client{Transport: pipe{server}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := bench.Outcome{Input: 300, Output: 90, Done: 10, Figures: bench.Served(map[string]float64{"output_throughput": 100,
-			"request_throughput": 10 / .9, "total_token_throughput": 390 / .9},
-			map[string][3]float64{"ttft": {100, 100, 100}, "tpot": {10, 10, 10}, "itl": {20, 20, 20}})}
+			"request_throughput": 10 / .9, "total_token_throughput": 390 / .9, "ttft_p50": 100, "ttft_p90": 100, "ttft_p99": 100,
+			"tpot_p50": 10, "tpot_p90": 10, "tpot_p99": 10, "itl_p50": 20, "itl_p90": 20, "itl_p99": 20})}
 		near := cmp.Comparer(func(a, b float64) bool { return a-b < 1e-6 && b-a < 1e-6 })
 		if diff := cmp.Diff(want, got, near); diff != "" {
 			t.Error(diff)
@@ -105,7 +105,8 @@ func TestRunTellsOfErrors(t *testing.T) {
 		"":            "the stream ended without a token",
 		token:         "the stream broke off",
 		"data: {\n\n": "read a chunk",
-		`data: {"error": {"message": "x"}}` + "\n": `the server says {"message": "x"}`,
+		"data: " + strings.Repeat("x", longestLine): "bufio.Scanner: token too long",
+		`data: {"error": {"message": "x"}}` + "\n":  `the server says {"message": "x"}`,
 		"503": "/v1/chat/completions answers status: overloaded",
 	} {
 		n := 0
@@ -120,10 +121,34 @@ func TestRunTellsOfErrors(t *testing.T) {
 				io.WriteString(w, token+token+"data: [DONE]\n\n")
 			}
 		})
-		got, err := Run(t.Context(), Config{URL: "http://x", Chat: true, Output: 2, Concurrency: 1, Prompts: 3,
+		got, err := Run(t.Context(), Config{URL: "http://x", Load: bench.Load{API: bench.Chat, Output: 2, Concurrency: 1, Prompts: 3},
 			Client: &http.Client{Transport: pipe{server}}})
 		if err != nil || got.Failed != 1 || got.Done != 2 || got.Output != 4 || !strings.HasPrefix(got.Problem, want) {
 			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+}
+
+// A role alone is no token, whenever it comes; what a model thinks is, as one that has no text. A null is no error.
+func TestFirstToken(t *testing.T) {
+	for _, c := range []struct {
+		deltas []string
+		first  time.Duration
+		gaps   int
+	}{
+		{[]string{`{"role": "assistant", "content": "", "refusal": null, "tool_calls": []}`, `{"content": "a"}`, `{"content": ""}`}, 2, 1},
+		{[]string{`{"role": "assistant", "reasoning_content": "hm"}`, `{"content": "a"}`}, 1, 1},
+		{[]string{`{"role": "assistant"}`, `{"role": "assistant", "tool_calls": [{}]}`}, 2, 0},
+		{[]string{`{"content": ""}`, `{"content": ""}`}, 1, 1},
+	} {
+		a := answer{}
+		for i, d := range c.deltas {
+			if err := a.chunk([]byte(`{"error": null, "choices": [{"delta": `+d+`}], "usage": null}`), time.Duration(i+1)); err != nil {
+				t.Error(err)
+			}
+		}
+		if a.first != c.first || len(a.between) != c.gaps {
+			t.Errorf("%v: first %d, %v", c.deltas, a.first, a.between)
 		}
 	}
 }
