@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -21,8 +22,8 @@ import (
 const (
 	// tail is how many lines of each rank's output are shown at first, searched how many are looked through.
 	tail, searched = 500, 100_000
-	// pendingMost is how many lines may wait to be sent: the reader waits for the browser.
-	pendingMost = 2000
+	// pendingMost is how many bytes of lines may wait to be sent: the reader waits for the browser.
+	pendingMost = 256 << 10
 	lineMost    = 8 << 10 // bytes; what is longer is cut
 	sendEach    = 100 * time.Millisecond
 )
@@ -67,7 +68,7 @@ type reader struct {
 	over    bool
 	rest    map[launcher.Cursor][]byte // without its Offset: what has no line end yet
 	at      map[launcher.Cursor]int64
-	pending []string
+	pending strings.Builder // of HTML
 }
 
 func newReader(words string) *reader {
@@ -80,26 +81,24 @@ func newReader(words string) *reader {
 func (r *reader) take(c wire.LogChunk) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.pending) >= pendingMost && !r.over {
+	for r.pending.Len() >= pendingMost && !r.over {
 		r.room.Wait()
 	}
 	if c.Note != "" {
-		r.pending = append(r.pending, `<li class="note">`+escaped(c.Note)+"</li>")
+		r.pending.WriteString(`<li class="note">` + escaped(c.Note) + "</li>")
 		return nil
 	}
 	of := launcher.Cursor{Rank: c.Rank, Stream: c.Stream}
 	data := slices.Concat(r.rest[of], c.Data)
 	for {
-		line, rest, whole := strings.Cut(string(data), "\n")
+		line, rest, whole := bytes.Cut(data, []byte{'\n'})
 		if !whole && len(line) <= lineMost {
 			break
 		}
-		r.line(of, line)
-		if data = []byte(rest); !whole {
-			data = nil
-		}
+		r.line(of, string(line))
+		data = rest
 	}
-	r.rest[of] = data
+	r.rest[of] = bytes.Clone(data) // without the chunk around it
 	r.at[of] = c.Offset + int64(len(c.Data)) - int64(len(data))
 	return nil
 }
@@ -125,7 +124,7 @@ func (r *reader) line(of launcher.Cursor, line string) {
 	if of.Stream == launcher.Stderr {
 		class = ` class="err"`
 	}
-	r.pending = append(r.pending, fmt.Sprintf("<li%s><b>%d</b>%s</li>", class, of.Rank, text))
+	fmt.Fprintf(&r.pending, "<li%s><b>%d</b>%s</li>", class, of.Rank, text)
 }
 
 // marked is a line as HTML in which the words are marked.
@@ -134,13 +133,15 @@ func marked(line, words string) (html string, found bool) {
 	if len(lower) != len(line) { // places differ: a letter that is longer as a small one
 		return template.HTMLEscapeString(line), strings.Contains(lower, words)
 	}
+	var b strings.Builder
 	for {
 		i := strings.Index(lower, words)
 		if i < 0 {
-			return html + template.HTMLEscapeString(line), found
+			b.WriteString(template.HTMLEscapeString(line))
+			return b.String(), found
 		}
 		found = true
-		html += template.HTMLEscapeString(line[:i]) + "<mark>" + template.HTMLEscapeString(line[i:i+len(words)]) + "</mark>"
+		b.WriteString(template.HTMLEscapeString(line[:i]) + "<mark>" + template.HTMLEscapeString(line[i:i+len(words)]) + "</mark>")
 		line, lower = line[i+len(words):], lower[i+len(words):]
 	}
 }
@@ -148,10 +149,11 @@ func marked(line, words string) (html string, found bool) {
 func escaped(text string) string { return template.HTMLEscapeString(plain.Line(text)) }
 
 // next takes what is to be sent, and says how far that is.
-func (r *reader) next() (lines []string, at string) {
+func (r *reader) next() (lines, at string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	lines, r.pending = r.pending, nil
+	lines = r.pending.String()
+	r.pending.Reset()
 	r.room.Broadcast()
 	var all []string
 	for c, offset := range r.at {
@@ -236,9 +238,9 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 		case <-ctx.Done():
 			return
 		}
-		if lines, at := read.next(); len(lines) > 0 {
+		if lines, at := read.next(); lines != "" {
 			still = time.Now()
-			if to.send("lines", at, strings.Join(lines, "")) != nil {
+			if to.send("lines", at, lines) != nil {
 				return
 			}
 		} else if time.Since(still) > stillFor {

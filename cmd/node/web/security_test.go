@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -227,10 +228,37 @@ func TestHostileTextIsText(t *testing.T) {
 	}
 	r := newReader("<B>")
 	r.take(wire.LogChunk{Stream: "out", Data: []byte("a <b>b</b>\x1b[1m c\nnothing\npart")}) //nolint:errcheck // it does not fail
-	lines, at := r.next()
-	if got := strings.Join(lines, ""); got != "<li><b>0</b>a <mark>&lt;b&gt;</mark>b&lt;/b&gt; c</li>" || at != "0.out.25" {
+	got, at := r.next()
+	if got != "<li><b>0</b>a <mark>&lt;b&gt;</mark>b&lt;/b&gt; c</li>" || at != "0.out.25" {
 		t.Errorf("a line that is searched for: %q at %s", got, at)
 	}
+}
+
+// What a rank writes costs the agent no more than its size: of many short lines, of matches, of what has to be escaped.
+func TestHostileOutputCostsLittle(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for words, data := range map[string]string{"": strings.Repeat("\n", 128<<10), "a": strings.Repeat(strings.Repeat("a", 8000)+"\n", 16)} {
+		if err := newReader(words).take(wire.LogChunk{Stream: "out", Data: []byte(data)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 200<<20 {
+		t.Errorf("two chunks took %d MB", (after.TotalAlloc-before.TotalAlloc)>>20)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newReader("")
+		go func() {
+			for range 100 {
+				r.take(wire.LogChunk{Stream: "out", Data: []byte(strings.Repeat(strings.Repeat("<", 8000)+"\n", 16))}) //nolint:errcheck // it does not fail
+			}
+		}()
+		synctest.Wait()
+		if n := r.pending.Len(); n > 2<<20 {
+			t.Errorf("%d bytes wait for the browser", n)
+		}
+		r.end(false)
+	})
 }
 
 // All that a browser is sent by the agent itself is small.
