@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -102,17 +103,16 @@ func (w *Web) begin(rw http.ResponseWriter, r *http.Request) (to *stream, done f
 	}
 }
 
-// send writes an event. Its data is JSON, in one line.
+// send writes an event; id is a line with its position, or empty. Its data is JSON, in one line.
 func (s *stream) send(event, id string, data any) error {
-	b, err := json.Marshal(data)
-	if err != nil {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // it is no script in a page
+	if err := enc.Encode(data); err != nil {
 		return err
 	}
-	if id != "" {
-		id = "id: " + id + "\n"
-	}
 	_ = s.on.SetWriteDeadline(time.Now().Add(sendWithin))
-	if _, err := fmt.Fprintf(s.rw, "event: %s\n%sdata: %s\n\n", event, id, b); err != nil {
+	if _, err := fmt.Fprintf(s.rw, "event: %s\n%sdata: %s\n", event, id, b.Bytes()); err != nil {
 		return err
 	}
 	return s.on.Flush()

@@ -36,6 +36,9 @@ type cluster struct {
 	by      []wire.User
 	problem string
 	more    chan string // lines of output
+	late    bool        // jobs are not known yet
+	anew    bool        // jobs run again
+	fails   error       // output is not to be had
 }
 
 func (c *cluster) inventory(i int) envgen.Inventory {
@@ -121,6 +124,9 @@ func (c *cluster) jobs() (res wire.JobsResponse) {
 		j.Spec = launcher.Spec{ID: launcher.JobID(fmt.Sprintf("11111111-aaaa-4aaa-8aaa-%012d", i)), Name: name, User: user, Workload: "torchrun",
 			Stages: []launcher.Stage{{}}}
 		j.Plan = rendezvous.Plan{Generation: 1, World: nodes, Network: "fabric", Why: "all of them share a subnet"}
+		if c.anew {
+			j.Plan.Generation = 2
+		}
 		j.Planned = began
 		for k := range nodes {
 			j.Plan.Nodes = append(j.Plan.Nodes, rendezvous.Place{Node: launcher.NodeID(fmt.Sprintf("n%d", k)), Host: fmt.Sprintf("spark%d", k+1),
@@ -141,6 +147,9 @@ func (c *cluster) jobs() (res wire.JobsResponse) {
 	serves := job(4, "llama", "alice", 1)
 	serves.Spec.Workload, serves.Spec.Service = "vllm", &launcher.Service{Model: "meta-llama/Llama-3.1-8B"}
 	serves.Service = &launcher.ServiceSeen{State: launcher.ServiceReady, Since: began, Addr: "192.168.1.1:8000", Rate: new(412.7), Running: new(3)}
+	if c.late {
+		return res
+	}
 	res.Jobs = []rendezvous.JobStatus{failed, serves, job(2, hostile, "mallory", min(2, c.n)), job(1, "pretrain", "alice", min(4, c.n))}
 	return res
 }
@@ -195,6 +204,12 @@ func (c *cluster) calls() (led, here []wire.Call) {
 
 // logs has what was written, and then what comes by more.
 func (c *cluster) logs(ctx context.Context, _ wire.Caller, r wire.LogsRequest, send func(wire.LogChunk) error) error {
+	c.mu.Lock()
+	fails := c.fails
+	c.mu.Unlock()
+	if fails != nil {
+		return fails
+	}
 	at := int64(0)
 	for _, cur := range r.Cursors {
 		at = cur.Offset
@@ -213,6 +228,13 @@ func (c *cluster) logs(ctx context.Context, _ wire.Caller, r wire.LogsRequest, s
 				return err
 			}
 			at += int64(len(line))
+		case <-time.After(50 * time.Millisecond):
+			c.mu.Lock()
+			over := c.anew && r.Generation == 1
+			c.mu.Unlock()
+			if over {
+				return nil
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -25,21 +26,26 @@ const (
 	// pendingMost is how many bytes of lines may wait to be sent: the reader waits for the browser.
 	pendingMost = 256 << 10
 	lineMost    = 8 << 10 // bytes; what is longer is cut
+	cursorsMost = 4 << 10 // bytes: a browser sends them in a header
 	sendEach    = 100 * time.Millisecond
 )
 
-// output is the page of a job's output; its lines come by themselves.
+// output is the page of a job's output; its lines come by themselves, of each attempt once that has begun.
 func (p *page) output() []part {
 	j, ok := p.find()
 	if !ok {
-		return []part{draw("output", "none", struct{ ID, What string }{"output", "job"}), {id: "lines", html: `<ol id="lines"></ol>`}}
+		return []part{draw("output", "none", struct{ ID, What string }{"output", "job"}), draw("lines", "lines", "")}
 	}
 	q := url.Values{"id": {string(j.Spec.ID)}}
-	raw := "raw?" + q.Encode()
+	raw, lines := "raw?"+q.Encode(), ""
 	for _, name := range []string{"rank", "q"} {
 		if v := p.q.Get(name); v != "" {
 			q.Set(name, v)
 		}
+	}
+	if gen := j.Plan.Generation; gen > 0 {
+		q.Set("attempt", fmt.Sprint(gen))
+		lines = "lines?" + q.Encode()
 	}
 	return []part{
 		draw("output", "output", struct {
@@ -47,7 +53,7 @@ func (p *page) output() []part {
 			World        int
 			Rank, Q, Raw string
 		}{p.jobOf(j), j.Plan.World, p.q.Get("rank"), p.q.Get("q"), raw}),
-		draw("lines", "lines", "lines?"+q.Encode()),
+		draw("lines", "lines", lines),
 	}
 }
 
@@ -69,10 +75,12 @@ type reader struct {
 	rest    map[launcher.Cursor][]byte // without its Offset: what has no line end yet
 	at      map[launcher.Cursor]int64
 	pending strings.Builder // of HTML
+	news    chan struct{}   // there may be something
 }
 
 func newReader(words string) *reader {
-	r := &reader{words: strings.ToLower(words), rest: map[launcher.Cursor][]byte{}, at: map[launcher.Cursor]int64{}}
+	r := &reader{words: strings.ToLower(words), rest: map[launcher.Cursor][]byte{}, at: map[launcher.Cursor]int64{},
+		news: make(chan struct{}, 1)}
 	r.room.L = &r.mu
 	return r
 }
@@ -84,6 +92,7 @@ func (r *reader) take(c wire.LogChunk) error {
 	for r.pending.Len() >= pendingMost && !r.over {
 		r.room.Wait()
 	}
+	defer r.tell()
 	if c.Note != "" {
 		r.pending.WriteString(`<li class="note">` + escaped(c.Note) + "</li>")
 		return nil
@@ -101,6 +110,16 @@ func (r *reader) take(c wire.LogChunk) error {
 	r.rest[of] = bytes.Clone(data) // without the chunk around it
 	r.at[of] = c.Offset + int64(len(c.Data)) - int64(len(data))
 	return nil
+}
+
+func (r *reader) tell() {
+	if r.pending.Len() == 0 {
+		return
+	}
+	select {
+	case r.news <- struct{}{}:
+	default: // it is told already
+	}
 }
 
 var escapes = plain.Pattern("\x1b\\[[0-9;?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(\x07|\x1b\\\\)")
@@ -148,7 +167,7 @@ func marked(line, words string) (html string, found bool) {
 
 func escaped(text string) string { return template.HTMLEscapeString(plain.Line(text)) }
 
-// next takes what is to be sent, and says how far that is.
+// next takes what is to be sent, and says how far that is; empty: that is too long to be said.
 func (r *reader) next() (lines, at string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +179,10 @@ func (r *reader) next() (lines, at string) {
 		all = append(all, fmt.Sprintf("%d.%s.%d", c.Rank, c.Stream, offset))
 	}
 	slices.Sort(all)
-	return lines, strings.Join(all, ",")
+	if at = strings.Join(all, ","); len(at) > cursorsMost {
+		at = ""
+	}
+	return lines, at
 }
 
 // end lets take go, and makes lines of what has no end.
@@ -202,61 +224,55 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer done()
 	q := r.URL.Query()
-	req := wire.LogsRequest{Job: q.Get("id"), Follow: true, Ranks: ranksWanted(q)}
-	if req.Cursors = cursors(cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("at"))); len(req.Cursors) == 0 {
-		req.From.Lines = new(tail)
-		if q.Get("q") != "" {
-			req.From.Lines = new(searched)
-		}
+	attempt, _ := strconv.ParseUint(q.Get("attempt"), 10, 64) // 0: the latest
+	req := wire.LogsRequest{Job: q.Get("id"), Follow: true, Ranks: ranksWanted(q), Generation: launcher.Generation(attempt)}
+	req.From.Lines = new(tail) // of what has no cursor
+	if q.Get("q") != "" {
+		req.From.Lines = new(searched)
 	}
+	req.Cursors = cursors(cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("at")))
 	ctx, cancel := context.WithCancel(to.ctx)
 	read := newReader(q.Get("q"))
-	ended := make(chan error, 1)
+	var failed error // once it has ended
+	ended := make(chan struct{})
 	go func() {
-		err := wire.Logs.Call(ctx, w.cfg.As(visiting(r).Of), req, read.take)
-		read.end(err == nil)
-		ended <- err
+		defer close(ended)
+		failed = wire.Logs.Call(ctx, w.cfg.As(visiting(r).Of), req, read.take)
+		read.end(failed == nil)
 	}()
-	finished := false
 	defer func() {
 		cancel()
 		read.end(false)
-		if !finished {
-			<-ended //nolint:errcheck // nobody is there to be told
-		}
+		<-ended
 	}()
 	if to.send("hello", "", w.cfg.Version) != nil {
 		return
 	}
-	still := time.Now()
-	for {
-		var over error
+	for over := false; !over; {
 		select {
-		case over = <-ended:
-			finished = true
-		case <-time.After(sendEach):
-		case <-ctx.Done():
-			return
+		case <-ended:
+			over = true
+		case <-read.news:
+			wait(ctx, sendEach) // more comes at once
+		case <-time.After(stillFor):
 		}
+		var err error
 		if lines, at := read.next(); lines != "" {
-			still = time.Now()
-			if to.send("lines", at, lines) != nil {
-				return
-			}
-		} else if time.Since(still) > stillFor {
-			still = time.Now()
-			if to.send("still", "", nil) != nil {
-				return
-			}
+			err = to.send("lines", "id: "+at+"\n", lines)
+		} else if !over {
+			err = to.send("still", "", nil)
 		}
-		if finished {
-			why := "the end"
-			if over != nil {
-				why = plain.Line(over.Error())
-			}
-			_ = to.send("end", "", why) // then it is gone
+		if err != nil {
 			return
 		}
+	}
+	switch {
+	case failed == nil:
+		_ = to.send("end", "", "the end")
+	case ctx.Err() != nil, errors.Is(failed, wire.ErrRetry), errors.Is(failed, wire.ErrNoLeader),
+		errors.Is(failed, wire.ErrUnreachable): // the browser asks again
+	default:
+		_ = to.send("end", "", plain.Line(failed.Error()))
 	}
 }
 

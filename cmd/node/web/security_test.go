@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -231,6 +232,23 @@ func TestHostileTextIsText(t *testing.T) {
 	got, at := r.next()
 	if got != "<li><b>0</b>a <mark>&lt;b&gt;</mark>b&lt;/b&gt; c</li>" || at != "0.out.25" {
 		t.Errorf("a line that is searched for: %q at %s", got, at)
+	}
+}
+
+// A browser asks again for output that is not to be had now, and not for what there never will be.
+func TestOutputThatFails(t *testing.T) {
+	s := newSite(t, 2)
+	b := s.enter(alice)
+	for _, c := range []struct {
+		err  error
+		ends bool
+	}{{wire.ErrNoLeader, false}, {wire.ErrRetry, false}, {wire.ErrUnreachable, false}, {launcher.ErrInvalid, true}} {
+		s.mu.Lock()
+		s.fails = c.err
+		s.mu.Unlock()
+		if body := b.get("lines?id=x"); strings.Contains(body, "event: end\n") != c.ends {
+			t.Errorf("%v: %q", c.err, body)
+		}
 	}
 }
 
