@@ -28,7 +28,7 @@ const (
 type seen struct {
 	Status wire.Status
 	Usage  map[launcher.NodeID]wire.NodeUsage
-	Trails map[launcher.NodeID][]float64 // of how busy its GPU was, or else of its memory, 0 to 1, the newest last
+	Trails map[launcher.NodeID][]float64 // of how busy it was, 0 to 1, the newest last
 	Jobs   []rendezvous.JobStatus        // the newest first
 	Fabric func() template.HTML          // draws the picture, once
 	// Problem is why some of it may be old, JobsProblem why jobs are.
@@ -89,7 +89,7 @@ func (g *gatherer) ask(ctx context.Context) {
 	defer func() {
 		cancel()
 		asking.Wait()
-		g.change(func(s *seen) { s.has = has{} }) // it is old when the next one comes
+		g.change(func(s *seen) { s.has, s.Trails = has{}, nil }) // it is old when the next one comes
 	}()
 	asking.Go(func() { g.follow(ctx) })
 	asking.Go(func() { g.each(ctx, g.askUsage) })
@@ -181,7 +181,7 @@ func (g *gatherer) askUsage(ctx context.Context) {
 		for _, n := range res.Nodes {
 			s.Usage[n.ID] = n
 			trail := slices.Clone(s.Trails[n.ID])
-			if v, ok := busy(n); ok {
+			if v, of := busy(n); of != "" {
 				trail = append(trail, v)
 			}
 			trails[n.ID] = trail[max(0, len(trail)-trailLen):]
@@ -190,8 +190,9 @@ func (g *gatherer) askUsage(ctx context.Context) {
 	})
 }
 
-// busy is how much of a machine is in use, 0 to 1: of its GPUs, or if they do not tell of its processor.
-func busy(n wire.NodeUsage) (float64, bool) {
+// busy is how much of a machine is in use, 0 to 1: of its GPUs, or if they do not tell of its processor; of nothing if
+// that does not tell either.
+func busy(n wire.NodeUsage) (v float64, of string) {
 	sum, k := 0.0, 0
 	for _, gpu := range n.GPUs {
 		if gpu.Busy != nil {
@@ -199,12 +200,12 @@ func busy(n wire.NodeUsage) (float64, bool) {
 		}
 	}
 	if k > 0 {
-		return sum / float64(k), true
+		return sum / float64(k), "GPU"
 	}
 	if n.CPU != nil && n.CPU.Used != nil && n.CPU.Cores > 0 {
-		return *n.CPU.Used / float64(n.CPU.Cores), true
+		return *n.CPU.Used / float64(n.CPU.Cores), "CPU"
 	}
-	return 0, false
+	return 0, ""
 }
 
 func (g *gatherer) askJobs(ctx context.Context) {

@@ -81,11 +81,7 @@ func list[T any](id, name string, data any, item string, of []T, idOf func(T) st
 }
 
 func (p *page) notice() part {
-	why := cmp.Or(p.Problem, p.JobsProblem)
-	return draw("notice", "notice", struct {
-		Why    string
-		Leader string
-	}{why, p.Status.Leader})
+	return draw("notice", "notice", cmp.Or(p.Problem, p.JobsProblem))
 }
 
 // machineRow is a machine on a page.
@@ -112,11 +108,8 @@ func (p *page) machineOf(n wire.NodeStatus) machineRow {
 	if u.Memory != nil && u.Memory.Total > 0 {
 		m.Memory, m.MemoryUsed = u.Memory, 1-float64(u.Memory.Available)/float64(u.Memory.Total)
 	}
-	if v, ok := busy(u); ok {
-		m.Busy, m.BusyOf = &v, "CPU"
-		if len(u.GPUs) > 0 {
-			m.BusyOf = "GPU"
-		}
+	if v, of := busy(u); of != "" {
+		m.Busy, m.BusyOf = &v, of
 	}
 	for _, g := range u.GPUs {
 		if g.Watts != nil {
@@ -240,7 +233,7 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 				used[r.Rank] = r
 			}
 		}
-		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: j.Spec.Name, State: state}
+		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: cmp.Or(j.Spec.Name, string(j.Spec.ID)), State: state}
 		exits := map[int]launcher.Exit{}
 		if j.Outcome != nil {
 			for _, e := range j.Outcome.Exits {
@@ -257,7 +250,7 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 		}
 		for rank := at.FirstRank; rank < at.FirstRank+at.Ranks; rank++ {
 			r, has := used[rank]
-			row.Ranks, row.State = fmt.Sprint(rank), state
+			row.Ranks, row.State, row.Text = fmt.Sprint(rank), state, ""
 			if row.CPU, row.Memory, row.GPUMemory = r.CPU, r.Memory, r.GPUMemory; !has && slices.Contains(j.Done, rank) {
 				row.State = "done"
 			}

@@ -142,10 +142,10 @@ func (w *Web) listen(ctx context.Context) error {
 		case <-moved:
 		case <-signed:
 		case <-time.After(lookEach):
-			w.look()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		w.look()
 	}
 }
 
