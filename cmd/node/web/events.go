@@ -2,7 +2,6 @@ package web
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -73,9 +72,8 @@ func sameItems(a, b []part) bool {
 
 // stream is an answer that goes on.
 type stream struct {
-	rw  http.ResponseWriter
-	on  *http.ResponseController
-	ctx context.Context // ends with the session, too
+	rw http.ResponseWriter
+	on *http.ResponseController
 }
 
 // begin begins one; nil: it was refused.
@@ -86,18 +84,8 @@ func (w *Web) begin(rw http.ResponseWriter, r *http.Request) (to *stream, done f
 		return nil, nil
 	}
 	rw.Header().Set("Content-Type", "text/event-stream")
-	ctx, cancel := context.WithCancel(r.Context())
-	over := visiting(r).done
-	go func() { // ends with ctx
-		select {
-		case <-over:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	on := http.NewResponseController(rw)
-	return &stream{rw, on, ctx}, func() {
-		cancel()
+	return &stream{rw, on}, func() {
 		_ = on.SetWriteDeadline(time.Time{}) // the connection may serve on
 		leave()
 	}
@@ -157,12 +145,12 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 			if to.send("still", "", nil) != nil {
 				return
 			}
-		case <-to.ctx.Done():
+		case <-r.Context().Done():
 			return
 		}
 		select {
 		case <-pause:
-		case <-to.ctx.Done():
+		case <-r.Context().Done():
 			return
 		}
 	}

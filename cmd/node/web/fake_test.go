@@ -221,7 +221,10 @@ func (c *cluster) logs(ctx context.Context, _ wire.Caller, r wire.LogsRequest, s
 		}
 		at = int64(len(all))
 	}
-	for r.Follow {
+	if !r.Follow {
+		return send(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer; its ranks' output is missing", Away: true})
+	}
+	for {
 		select {
 		case line := <-c.more:
 			if err := send(wire.LogChunk{Rank: 0, Stream: launcher.Stdout, Offset: at, Data: launcher.Bytes(line)}); err != nil {
@@ -239,7 +242,6 @@ func (c *cluster) logs(ctx context.Context, _ wire.Caller, r wire.LogsRequest, s
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
 // site is a page of a made-up cluster, served on loopback.

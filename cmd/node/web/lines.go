@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -231,7 +232,7 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 		req.From.Lines = new(searched)
 	}
 	req.Cursors = cursors(cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("at")))
-	ctx, cancel := context.WithCancel(to.ctx)
+	ctx, cancel := context.WithCancel(r.Context())
 	read := newReader(q.Get("q"))
 	var failed error // once it has ended
 	ended := make(chan struct{})
@@ -282,22 +283,28 @@ func (w *Web) raw(rw http.ResponseWriter, r *http.Request) {
 	h, began := rw.Header(), false
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	on := http.NewResponseController(rw)
+	notes := "" // of what is missing
 	err := wire.Logs.Call(r.Context(), w.cfg.As(visiting(r).Of), wire.LogsRequest{Job: q.Get("id"), Ranks: ranksWanted(q)},
 		func(c wire.LogChunk) error {
 			if !began {
 				began = true
 				h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "job-"+cmp.Or(onlyName(q.Get("id")), "output")+".txt"))
 			}
+			if c.Note != "" {
+				notes += "\nsparkrun: " + plain.Line(c.Note) + "\n"
+			}
 			_ = on.SetWriteDeadline(time.Now().Add(sendWithin))
 			_, err := rw.Write(c.Data)
 			return err
 		})
-	_ = on.SetWriteDeadline(time.Time{})
+	defer on.SetWriteDeadline(time.Time{}) //nolint:errcheck // the browser may be gone
 	switch {
 	case err != nil && began:
 		panic(http.ErrAbortHandler) // it must not look whole
 	case err != nil:
 		http.Error(rw, plain.Line(err.Error()), http.StatusNotFound)
+	default:
+		_, _ = io.WriteString(rw, notes)
 	}
 }
 

@@ -53,7 +53,10 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, "this form is not of your page: open it again", http.StatusForbidden)
 		return
 	}
-	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), visitKey{}, v))
+	defer cancel()
+	defer context.AfterFunc(v.ctx, cancel)() // nothing outlasts the session
+	r = r.WithContext(ctx)
 	http.StripPrefix(strings.TrimSuffix(v.folder(), "/"), w.mux).ServeHTTP(rw, r)
 }
 

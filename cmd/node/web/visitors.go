@@ -75,14 +75,16 @@ type session struct {
 
 	used    time.Time
 	streams int
-	done    chan struct{} // closed when it is over
+	ctx     context.Context // until it is over
+	end     context.CancelFunc
 	doctor  *answer[wire.DoctorResponse]
 	models  *answer[[]wire.NodeModels]
 }
 
 // live gives a session what it has in this process alone.
 func (s *session) live() *session {
-	s.used, s.done = time.Now(), make(chan struct{})
+	s.used = time.Now()
+	s.ctx, s.end = context.WithCancel(context.Background())
 	s.doctor, s.models = &answer[wire.DoctorResponse]{}, &answer[[]wire.NodeModels]{}
 	return s
 }
@@ -287,7 +289,7 @@ func (v *Visitors) makeRoom(user string) {
 func (v *Visitors) drop(s *session) {
 	if hash := [sha256.Size]byte(s.Hash); v.sessions[hash] == s {
 		delete(v.sessions, hash)
-		close(s.done)
+		s.end()
 	}
 }
 
