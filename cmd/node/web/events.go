@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -28,13 +29,14 @@ type part struct {
 
 func (p part) whole() string {
 	if p.items == nil {
-		return p.open + p.html + p.shut
+		return p.html
 	}
-	all := p.open
+	var all strings.Builder
+	all.WriteString(p.open)
 	for _, i := range p.items {
-		all += i.whole()
+		all.WriteString(i.html)
 	}
-	return all + p.shut
+	return all.String() + p.shut
 }
 
 // changes gives what to put in place, as pairs of an id and HTML, so that what was shown becomes what is.
@@ -108,8 +110,8 @@ func (s *stream) send(event, id string, data any) error {
 
 // events moves a page: it sends what has changed on it until the browser goes or the session is over.
 func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
-	v, ok := views[r.URL.Query().Get("view")]
-	if !ok {
+	name := r.URL.Query().Get("view")
+	if _, ok := views[name]; !ok {
 		http.NotFound(rw, r)
 		return
 	}
@@ -126,7 +128,7 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 	w.seen.first(r.Context(), firstWithin)
 	for {
 		s, changed := w.seen.now.Watch()
-		now := v.parts(w.page(r, s))
+		now := w.parts(name, w.page(r, s))
 		put := changes(was, now)
 		if was == nil { // whatever the page has
 			put = nil

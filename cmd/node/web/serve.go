@@ -146,7 +146,7 @@ func (w *Web) routes() *http.ServeMux {
 			path = "{$}"
 		}
 		m.HandleFunc("GET /"+path, func(rw http.ResponseWriter, r *http.Request) {
-			w.show(rw, r, name, view)
+			w.show(rw, r, name, view.title)
 		})
 	}
 	m.HandleFunc("GET /events", w.events)
@@ -208,10 +208,10 @@ type tab struct {
 	On         bool
 }
 
-func (w *Web) show(rw http.ResponseWriter, r *http.Request, name string, view view) {
+func (w *Web) show(rw http.ResponseWriter, r *http.Request, name, title string) {
 	defer w.seen.watch()()
 	p := w.page(r, w.seen.first(r.Context(), firstWithin))
-	w.frame(rw, p, name, name, view.title, whole(view.parts(p)...), http.StatusOK)
+	w.frame(rw, p, name, name, title, whole(w.parts(name, p)...), http.StatusOK)
 }
 
 // whole is the HTML of parts.

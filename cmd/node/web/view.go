@@ -21,6 +21,7 @@ import (
 type view struct {
 	title string
 	under string // the tab that is on
+	own   bool   // it is not the same for all
 	parts func(*page) []part
 }
 
@@ -38,16 +39,18 @@ func init() {
 			running := func(j rendezvous.JobStatus) bool { return j.Outcome == nil && j.Spec.Service == nil }
 			return []part{p.notice(), p.machines(), p.services(), p.jobs("Jobs", running)}
 		}},
-		"machine": {title: "Machine", under: "./", parts: func(p *page) []part { return []part{p.notice(), p.machine()} }},
+		"machine": {title: "Machine", under: "./", own: true, parts: func(p *page) []part { return []part{p.notice(), p.machine()} }},
 		"fabric":  {title: "Fabric", parts: func(p *page) []part { return []part{p.notice(), p.fabric(), p.ports()} }},
 		"jobs": {title: "Jobs", parts: func(p *page) []part {
 			return []part{p.notice(), p.jobs("Jobs", func(rendezvous.JobStatus) bool { return true })}
 		}},
-		"job":      {title: "Job", under: "jobs", parts: func(p *page) []part { return []part{p.notice(), p.job()} }},
-		"logs":     {title: "Output", under: "jobs", parts: func(p *page) []part { return append([]part{p.notice()}, p.output()...) }},
+		"job": {title: "Job", under: "jobs", own: true, parts: func(p *page) []part { return []part{p.notice(), p.job()} }},
+		"logs": {title: "Output", under: "jobs", own: true, parts: func(p *page) []part {
+			return append([]part{p.notice()}, p.output()...)
+		}},
 		"services": {title: "Services", parts: func(p *page) []part { return []part{p.notice(), p.services()} }},
-		"models":   {title: "Models", parts: func(p *page) []part { return []part{p.notice(), p.models()} }},
-		"doctor":   {title: "Doctor", parts: func(p *page) []part { return []part{p.notice(), p.doctor()} }},
+		"models":   {title: "Models", own: true, parts: func(p *page) []part { return []part{p.notice(), p.models()} }},
+		"doctor":   {title: "Doctor", own: true, parts: func(p *page) []part { return []part{p.notice(), p.doctor()} }},
 	}
 }
 
@@ -78,6 +81,26 @@ func list[T any](id, name string, data any, item string, of []T, idOf func(T) st
 		p.items = append(p.items, draw(idOf(x), item, x))
 	}
 	return p
+}
+
+// parts draws a view: one that is the same for all once at each moment, however many pages show it.
+func (w *Web) parts(name string, p *page) []part {
+	v := views[name]
+	if v.own {
+		return v.parts(p)
+	}
+	w.drawing.Lock()
+	defer w.drawing.Unlock()
+	if w.drawn[name].of != p.seen {
+		w.drawn[name] = drawn{p.seen, v.parts(p)}
+	}
+	return w.drawn[name].parts
+}
+
+// drawn is a view of a moment.
+type drawn struct {
+	of    *seen
+	parts []part
 }
 
 func (p *page) notice() part {
@@ -163,16 +186,19 @@ func portsUp(n wire.NodeStatus) (up, all int, rate string) {
 
 func (p *page) machines() part {
 	rows := make([]machineRow, len(p.Status.Nodes))
-	ready := 0
+	ready, many := 0, len(rows) > 16
 	for i, n := range p.Status.Nodes {
 		if rows[i] = p.machineOf(n); n.State == "ready" {
 			ready++
+		}
+		if many { // there is no room
+			rows[i].Trail = nil
 		}
 	}
 	return list("machines", "machines", struct {
 		Ready, All int
 		Many       bool
-	}{ready, len(rows), len(rows) > 16}, "machine", rows,
+	}{ready, len(rows), many}, "machine", rows,
 		func(m machineRow) string { return m.ID })
 }
 

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"net/url"
 	"testing"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -23,5 +24,28 @@ func TestRowsTellWhatIsTheirs(t *testing.T) {
 	j.Outcome = &rendezvous.Outcome{End: "failed", Exits: []launcher.RankExit{{Rank: 0, Exit: launcher.Exit{Code: 1}}}}
 	if rows := p.ranksOf(j); len(rows) != 2 || rows[0].State != "failed" || rows[1].State != "ended" || rows[1].Text != "" || rows[1].JobName != "j" {
 		t.Errorf("ranks of which one has told of its end: %+v", rows)
+	}
+}
+
+// What is drawn once for all has nothing that is one visitor's.
+func TestSharedViewsAreTheSameForAll(t *testing.T) {
+	s := newSite(t, 4)
+	s.enter(alice).get("")
+	now := s.seen.now.Load()
+	at := func(c wire.Caller, q string) *page {
+		values, err := url.ParseQuery(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &page{seen: now, web: s.Web, visit: visit{(&session{Of: c}).live(), c.User.Name}, q: values}
+	}
+	for name, v := range views {
+		one := whole(v.parts(at(alice, "id=11111111-aaaa-4aaa-8aaa-000000000001&host=spark1&q=x"))...)
+		if other := whole(v.parts(at(mallory, ""))...); !v.own && one != other {
+			t.Errorf("%s is not the same for all:\n%s\n%s", name, one, other)
+		}
+	}
+	if one, other := s.parts("overview", at(alice, "")), s.parts("overview", at(mallory, "")); &one[0] != &other[0] {
+		t.Error("it is drawn for each page")
 	}
 }
