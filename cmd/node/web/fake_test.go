@@ -29,16 +29,18 @@ const hostile = `</li><script>document.title="pwned"</script><img src=x onerror=
 
 // cluster is one that is made up: machines, jobs, and what was done to them.
 type cluster struct {
-	mu      sync.Mutex
-	n       int
-	asked   int // how often for what machines use
-	stopped []string
-	by      []wire.User
-	problem string
-	more    chan string // lines of output
-	late    bool        // jobs are not known yet
-	anew    bool        // jobs run again
-	fails   error       // output is not to be had
+	mu    sync.Mutex
+	n     int
+	asked int // how often for what machines use
+
+	askedAll int // how often for all jobs
+	stopped  []string
+	by       []wire.User
+	problem  string
+	more     chan string // lines of output
+	late     bool        // jobs are not known yet
+	anew     bool        // jobs run again
+	fails    error       // output is not to be had
 }
 
 func (c *cluster) inventory(i int) envgen.Inventory {
@@ -175,7 +177,16 @@ func (c *cluster) calls() (led, here []wire.Call) {
 			<-ctx.Done()
 			return ctx.Err()
 		}),
-		wire.Jobs.Serve(func(context.Context, wire.Caller, wire.JobsRequest) (wire.JobsResponse, error) { return c.jobs(), nil }),
+		wire.Jobs.Serve(func(_ context.Context, _ wire.Caller, r wire.JobsRequest) (wire.JobsResponse, error) {
+			res := c.jobs()
+			res.Jobs = slices.DeleteFunc(res.Jobs, func(j rendezvous.JobStatus) bool { return !r.Wants(j) })
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if !r.Open {
+				c.askedAll++
+			}
+			return res, nil
+		}),
 		wire.Stop.Serve(func(ctx context.Context, who wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
 			return wire.StopResponse{}, stop(ctx, who, r.Job)
 		}),

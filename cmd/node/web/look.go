@@ -18,6 +18,8 @@ import (
 const (
 	// askEach is how often machines are asked what they use, and the leader what jobs do, while somebody looks.
 	askEach = time.Second
+	// allEach is how often it is asked for the jobs that have ended, too: there may be hundreds, of many machines each.
+	allEach = 30 * time.Second
 	// lingers is how long it goes on after the last page was closed: the next one is opened in its place, as a rule.
 	lingers = 5 * time.Second
 	// trailLen is how many readings of a machine are drawn.
@@ -43,6 +45,7 @@ type has struct{ status, usage, jobs bool }
 type gatherer struct {
 	to  *wire.Client
 	now rendezvous.Latest[*seen]
+	all time.Time // when all jobs were asked for; askJobs' own
 
 	mu      sync.Mutex
 	viewers rendezvous.Latest[int]
@@ -89,6 +92,7 @@ func (g *gatherer) ask(ctx context.Context) {
 	defer func() {
 		cancel()
 		asking.Wait()
+		g.all = time.Time{}
 		g.change(func(s *seen) { s.has, s.Trails = has{}, nil }) // it is old when the next one comes
 	}()
 	asking.Go(func() { g.follow(ctx) })
@@ -208,10 +212,22 @@ func busy(n wire.NodeUsage) (v float64, of string) {
 	return 0, ""
 }
 
+// askJobs asks for the jobs that have not ended, and for all at first, once one has ended, and now and then.
 func (g *gatherer) askJobs(ctx context.Context) {
-	res, err := wire.Jobs.Call(ctx, g.to, wire.JobsRequest{})
+	open := time.Since(g.all) < allEach
+	res, err := wire.Jobs.Call(ctx, g.to, wire.JobsRequest{Open: open})
+	slices.Reverse(res.Jobs)
+	if err == nil && open {
+		if res.Jobs, open = renewed(g.now.Load().Jobs, res.Jobs); !open {
+			res, err = wire.Jobs.Call(ctx, g.to, wire.JobsRequest{})
+			slices.Reverse(res.Jobs)
+		}
+	}
 	if ctx.Err() != nil {
 		return
+	}
+	if err == nil && !open {
+		g.all = time.Now()
 	}
 	g.change(func(s *seen) {
 		s.has.jobs = true
@@ -219,10 +235,33 @@ func (g *gatherer) askJobs(ctx context.Context) {
 			s.JobsProblem = err.Error()
 			return
 		}
-		s.JobsProblem = res.Problem
-		s.Jobs = res.Jobs
-		slices.Reverse(s.Jobs)
+		s.JobsProblem, s.Jobs = res.Problem, res.Jobs
 	})
+}
+
+// renewed is what jobs have become, by those that have not ended; false: one of them has.
+func renewed(was, open []rendezvous.JobStatus) ([]rendezvous.JobStatus, bool) {
+	of := map[launcher.JobID]rendezvous.JobStatus{}
+	for _, j := range was {
+		of[j.Spec.ID] = j
+	}
+	is := map[launcher.JobID]rendezvous.JobStatus{}
+	var now []rendezvous.JobStatus
+	for _, j := range open {
+		is[j.Spec.ID] = j
+		if _, known := of[j.Spec.ID]; !known {
+			now = append(now, j)
+		}
+	}
+	for _, j := range was {
+		if next, ok := is[j.Spec.ID]; ok {
+			j = next
+		} else if j.Outcome == nil {
+			return nil, false
+		}
+		now = append(now, j)
+	}
+	return now, true
 }
 
 // first gives what is known soon: for a page that is opened.

@@ -318,6 +318,17 @@ func TestAsksForAllWhoLook(t *testing.T) {
 		if n := asked(); n < 59 || n > 61 {
 			t.Errorf("asked %d times in a minute", n)
 		}
+		jobs := g.now.Load().Jobs
+		c.mu.Lock()
+		if c.askedAll > 3 || len(jobs) != 4 {
+			t.Errorf("asked %d times for all jobs, of which there are %d", c.askedAll, len(jobs))
+		}
+		c.stopped = append(c.stopped, string(jobs[0].Spec.ID))
+		c.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if now := g.now.Load().Jobs; now[0].Outcome == nil || len(now) != 4 {
+			t.Errorf("a job that has ended: %v", now[0].State)
+		}
 		one()
 		two()
 		time.Sleep(lingers + time.Second)
