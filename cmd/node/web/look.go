@@ -71,7 +71,7 @@ func (g *gatherer) add(n int) {
 
 // run asks while somebody looks, until ctx ends.
 func (g *gatherer) run(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		n, changed := g.viewers.Watch()
 		if n > 0 {
 			g.ask(ctx)
@@ -80,9 +80,9 @@ func (g *gatherer) run(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // ask asks until nobody has looked for a moment.

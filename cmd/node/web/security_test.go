@@ -114,7 +114,13 @@ func TestLinksAndSessionsEnd(t *testing.T) {
 		if _, err := v.invite(context.Background(), mallory, wire.Empty{}); err == nil {
 			t.Error("a user gets links without end")
 		}
-		invite(alice)
+		moves := enter(alice)
+		for range streamsEach {
+			v.stream(moves.session)
+		}
+		if _, ok := v.stream(enter(alice).session); ok {
+			t.Error("a user has streams without end, a few for each session")
+		}
 		// The next agent knows who had a session.
 		kept := enter(alice)
 		next := OpenVisitors(v.cfg)

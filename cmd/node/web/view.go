@@ -232,8 +232,11 @@ func (p *page) machine() part {
 		d.Addr = n.Addr.String()
 	}
 	for _, j := range p.Jobs {
+		if j.Outcome != nil {
+			continue
+		}
 		for _, r := range p.ranksOf(j) {
-			if r.Host == host && j.Outcome == nil {
+			if r.Host == host {
 				d.Running = append(d.Running, r)
 			}
 		}
@@ -331,6 +334,9 @@ func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
 		r.Since, r.Cause = j.Outcome.At, j.Outcome.Cause
 	} else if j.Started != nil {
 		r.Since = *j.Started
+	}
+	if len(j.FabricLost) > 0 {
+		r.Text = "fabric of " + few(j.FabricLost) + " lost"
 	}
 	if len(j.Away) > 0 {
 		r.Text = few(j.Away) + " does not answer"

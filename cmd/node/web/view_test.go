@@ -22,6 +22,10 @@ func TestRowsTellWhatIsTheirs(t *testing.T) {
 	j.Spec.ID = "j"
 	j.Plan.Nodes = []rendezvous.Place{{Node: "n0", Ranks: 2}}
 	j.Outcome = &rendezvous.Outcome{End: "failed", Exits: []launcher.RankExit{{Rank: 0, Exit: launcher.Exit{Code: 1}}}}
+	j.FabricLost = []string{"spark2"}
+	if r := p.jobOf(j); r.Text != "fabric of spark2 lost" {
+		t.Errorf("a job whose cable was cut: %q", r.Text)
+	}
 	if rows := p.ranksOf(j); len(rows) != 2 || rows[0].State != "failed" || rows[1].State != "ended" || rows[1].Text != "" || rows[1].JobName != "j" {
 		t.Errorf("ranks of which one has told of its end: %+v", rows)
 	}

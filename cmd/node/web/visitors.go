@@ -33,7 +33,7 @@ const (
 	linksEach    = 16 // of a user that have opened nothing yet
 	sessionsEach = 32 // of a user; the one that was used longest ago goes
 	sessionsMost = 256
-	streamsEach  = 16 // pages of one session that move
+	streamsEach  = 64 // pages of a user that move
 	streamsMost  = 256
 )
 
@@ -228,7 +228,13 @@ func (v *Visitors) leave(s *session) {
 func (v *Visitors) stream(s *session) (done func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if s.streams >= streamsEach || v.streams >= streamsMost {
+	mine := 0
+	for _, other := range v.sessions {
+		if other.Of.User.Name == s.Of.User.Name {
+			mine += other.streams
+		}
+	}
+	if mine >= streamsEach || v.streams >= streamsMost {
 		return nil, false
 	}
 	s.streams++

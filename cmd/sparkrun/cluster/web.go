@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -89,7 +88,7 @@ func web(ctx context.Context, a *app.App, o webOptions) error {
 func drawQR(text string) (string, error) {
 	code, err := qr.Encode(text, qr.L)
 	if err != nil {
-		return "", errors.Join(errors.New("draw the link"), err)
+		return "", fmt.Errorf("draw the link: %w", err)
 	}
 	const quiet = 2 // squares around it
 	var b strings.Builder
