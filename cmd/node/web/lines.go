@@ -18,6 +18,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -271,7 +272,7 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	case failed == nil:
 		_ = to.send("end", "", "the end")
 	case ctx.Err() != nil, errors.Is(failed, wire.ErrRetry), errors.Is(failed, wire.ErrNoLeader),
-		errors.Is(failed, wire.ErrUnreachable): // the browser asks again
+		errors.Is(failed, wire.ErrUnreachable), errors.Is(failed, rendezvous.ErrNoJob): // the browser asks again
 	default:
 		_ = to.send("end", "", plain.Line(failed.Error()))
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -246,7 +247,7 @@ func TestOutputThatFails(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		ends bool
-	}{{wire.ErrNoLeader, false}, {wire.ErrRetry, false}, {wire.ErrUnreachable, false}, {launcher.ErrInvalid, true}} {
+	}{{wire.ErrNoLeader, false}, {wire.ErrRetry, false}, {wire.ErrUnreachable, false}, {rendezvous.ErrNoJob, false}, {launcher.ErrInvalid, true}} {
 		s.mu.Lock()
 		s.fails = c.err
 		s.mu.Unlock()
