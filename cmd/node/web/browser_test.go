@@ -79,9 +79,10 @@ func TestBrowser(t *testing.T) {
 	c.Shows("it is stopped", `document.querySelector("h1").innerText.includes("stopped") && !document.querySelector(".button.bad")`)
 	// Restart, by the keys alone.
 	c.Run(home)
-	c.Shows("the overview", `document.querySelectorAll(".machine").length === 64`)
+	live := `document.getElementById("link").innerText === "live" && `
+	c.Shows("the overview", live+`document.querySelectorAll(".machine").length === 64`)
 	c.Keys("g4")
-	c.Shows("services", `document.querySelectorAll("#services li").length === 1 && !document.getElementById("machines")`)
+	c.Shows("services", live+`document.querySelectorAll("#services li").length === 1 && !document.getElementById("machines")`)
 	c.Keys("j\r")
 	c.Shows("the service", `document.querySelector("h1").innerText.includes("llama")`)
 	c.Click(`a[href^="restart"]`)
