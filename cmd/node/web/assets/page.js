@@ -84,7 +84,7 @@ function open(url, on) {
     stop();
     asks = true;
     try {
-      const res = await fetch("icon.svg", { cache: "no-store" });
+      const res = await fetch("icon.svg", { cache: "no-store", signal: AbortSignal.timeout(10000) });
       if (res.status === 401) { say("ended: run sparkrun web", false); over = true; return; }
     } catch { /* the agent does not answer */ }
     setTimeout(() => { asks = false; start(); }, 1000);
