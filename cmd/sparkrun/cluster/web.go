@@ -37,8 +37,7 @@ link for a phone.
 --json prints host, urls (one for the others first, if there is one), until, and problem
 where it is on 127.0.0.1 alone.`,
 		Example: `  sparkrun web
-  sparkrun web --qr
-  xdg-open "$(sparkrun web)"`,
+  sparkrun web --qr`,
 		Args: app.Takes(0, ""),
 		RunE: app.Running(a, opts, web),
 	}
