@@ -198,9 +198,9 @@ func (w *Web) page(r *http.Request, s *seen) *page {
 
 // shell is what all pages have.
 type shell struct {
-	Title, View, Version, Cluster, Host, User, Leave string
-	Tabs                                             []tab
-	Body                                             template.HTML
+	Title, View, Version, Host, User, Leave string
+	Tabs                                    []tab
+	Body                                    template.HTML
 }
 
 type tab struct {
@@ -225,7 +225,7 @@ func whole(parts ...part) template.HTML {
 
 // frame writes a page: of a view, or a still one under the tab of one.
 func (w *Web) frame(rw http.ResponseWriter, p *page, name, moves, title string, body template.HTML, status int) {
-	s := shell{Title: title, View: moves, Version: w.cfg.Version, Cluster: p.Status.Cluster, Host: w.cfg.Host,
+	s := shell{Title: title, View: moves, Version: w.cfg.Version, Host: w.cfg.Host,
 		User: p.visit.Of.User.Name, Leave: p.visit.formToken("leave", ""), Body: body}
 	for _, t := range tabs {
 		t.On = t.Path == name || t.Path == "./" && name == "overview" || t.Path == views[name].under

@@ -320,15 +320,14 @@ func (p *page) ports() part {
 
 // jobRow is a job on a page.
 type jobRow struct {
-	ID, Job, Name, User, Workload, State, Text, Cause, Hosts, Ranks string
-	Since                                                           time.Time
-	Open                                                            bool
+	ID, Job, Name, User, Workload, State, Text, Cause, Hosts string
+	Since                                                    time.Time
+	Open                                                     bool
 }
 
 func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
-	hosts := j.MainHosts()
 	r := jobRow{ID: "j-" + string(j.Spec.ID), Job: string(j.Spec.ID), Name: cmp.Or(j.Spec.Name, string(j.Spec.ID)), User: j.Spec.User,
-		Workload: j.Spec.Workload, State: j.State.Text(), Text: j.Waits, Hosts: few(hosts), Ranks: fmt.Sprint(j.Plan.World),
+		Workload: j.Spec.Workload, State: j.State.Text(), Text: j.Waits, Hosts: few(j.MainHosts()),
 		Since: j.Planned, Open: j.Outcome == nil}
 	if j.Outcome != nil {
 		r.Since, r.Cause = j.Outcome.At, j.Outcome.Cause
@@ -357,16 +356,19 @@ func few(names []string) string {
 const jobsMost = 200
 
 func (p *page) jobs(title string, which func(rendezvous.JobStatus) bool) part {
-	rows := []jobRow{}
+	rows, n := []jobRow{}, 0
 	for _, j := range p.Jobs {
-		if which(j) && len(rows) < jobsMost {
+		if !which(j) {
+			continue
+		}
+		if n++; n <= jobsMost {
 			rows = append(rows, p.jobOf(j))
 		}
 	}
 	return list("jobs", "jobs", struct {
-		Title string
-		N     int
-	}{title, len(rows)}, "job", rows, func(j jobRow) string { return j.ID })
+		Title    string
+		N, Shown int
+	}{title, n, len(rows)}, "job", rows, func(j jobRow) string { return j.ID })
 }
 
 // find is the job that the page is about.

@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -28,6 +29,15 @@ func TestRowsTellWhatIsTheirs(t *testing.T) {
 	}
 	if rows := p.ranksOf(j); len(rows) != 2 || rows[0].State != "failed" || rows[1].State != "ended" || rows[1].Text != "" || rows[1].JobName != "j" {
 		t.Errorf("ranks of which one has told of its end: %+v", rows)
+	}
+}
+
+// A list that is cut says so.
+func TestManyJobs(t *testing.T) {
+	p := &page{seen: &seen{Jobs: make([]rendezvous.JobStatus, jobsMost+1)}}
+	got := p.jobs("Jobs", func(rendezvous.JobStatus) bool { return true })
+	if len(got.items) != jobsMost || !strings.Contains(got.open, "201, the newest 200") {
+		t.Errorf("%d jobs of %d: %s", len(got.items), len(p.Jobs), got.open)
 	}
 }
 
