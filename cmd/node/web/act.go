@@ -50,7 +50,10 @@ func (w *Web) ask(rw http.ResponseWriter, r *http.Request, does string, failed e
 		p.q = r.PostForm
 	}
 	j, ok := p.find()
-	if !ok {
+	if !ok && failed != nil {
+		http.Error(rw, plain.Line(failed.Error()), status)
+		return
+	} else if !ok {
 		none := draw("job", "none", struct{ ID, What string }{"job", "job"})
 		w.frame(rw, p, "job", "", "Job", whole(none), http.StatusNotFound)
 		return

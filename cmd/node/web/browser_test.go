@@ -79,9 +79,10 @@ func TestBrowser(t *testing.T) {
 	c.Shows("it is stopped", `document.querySelector("h1").innerText.includes("stopped") && !document.querySelector(".button.bad")`)
 	// Restart, by the keys alone.
 	c.Run(home)
-	c.Shows("the overview", `document.querySelectorAll(".machine").length === 64`)
+	live := `document.getElementById("link").innerText === "live" && `
+	c.Shows("the overview", live+`document.querySelectorAll(".machine").length === 64`)
 	c.Keys("g4")
-	c.Shows("services", `document.querySelectorAll("#services li").length === 1 && !document.getElementById("machines")`)
+	c.Shows("services", live+`document.querySelectorAll("#services li").length === 1 && !document.getElementById("machines")`)
 	c.Keys("j\r")
 	c.Shows("the service", `document.querySelector("h1").innerText.includes("llama")`)
 	c.Click(`a[href^="restart"]`)
@@ -123,6 +124,45 @@ func TestBrowserComesBack(t *testing.T) {
 	s.Visitors.mu.Unlock()
 	c.Shows("the session is over", `document.getElementById("link").innerText === "ended: run sparkrun web"`)
 	c.Calm("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "401")
+}
+
+// A page of output begins with the job, goes on with its next attempt, and has no stream while nobody sees it.
+func TestBrowserFollowsOutput(t *testing.T) {
+	s := newSite(t, 2)
+	set := func(is *bool, to bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		*is = to
+	}
+	set(&s.late, true)
+	c := webtest.New(t, nil)
+	c.Go(s.link(alice))
+	c.Shows("events", `document.getElementById("link")?.innerText === "live"`)
+	c.Run(`location.href = "logs?id=11111111-aaaa-4aaa-8aaa-000000000001"`)
+	c.Shows("no job yet", `document.querySelector("h1").innerText === "No such job" && document.getElementById("link").innerText === "live"`)
+	set(&s.late, false)
+	c.Shows("its output", `document.querySelectorAll("#lines li").length === 4`)
+	set(&s.anew, true)
+	c.Shows("the next attempt", `document.querySelectorAll("#lines li").length === 9 && document.querySelectorAll("#lines .note").length === 1`)
+	see := func(hidden bool, streams int) {
+		t.Helper()
+		c.Run(fmt.Sprintf(`Object.defineProperty(document, "hidden", { value: %t, configurable: true }); document.dispatchEvent(new Event("visibilitychange"))`, hidden))
+		for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			s.Visitors.mu.Lock()
+			n := s.streams
+			s.Visitors.mu.Unlock()
+			if n == streams {
+				return
+			} else if time.Since(began) > 10*time.Second {
+				t.Fatalf("hidden %t: %d streams, want %d", hidden, n, streams)
+			}
+		}
+	}
+	see(true, 0)
+	see(false, 2)
+	s.more <- "step 4\n"
+	c.Shows("it goes on", `document.querySelectorAll("#lines li").length === 10`)
+	c.Calm()
 }
 
 // BenchmarkPage is what the overview of 64 machines costs the agent, each time that it moves.

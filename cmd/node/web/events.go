@@ -1,10 +1,11 @@
 package web
 
 import (
-	"context"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -28,13 +29,14 @@ type part struct {
 
 func (p part) whole() string {
 	if p.items == nil {
-		return p.open + p.html + p.shut
+		return p.html
 	}
-	all := p.open
+	var all strings.Builder
+	all.WriteString(p.open)
 	for _, i := range p.items {
-		all += i.whole()
+		all.WriteString(i.html)
 	}
-	return all + p.shut
+	return all.String() + p.shut
 }
 
 // changes gives what to put in place, as pairs of an id and HTML, so that what was shown becomes what is.
@@ -72,9 +74,8 @@ func sameItems(a, b []part) bool {
 
 // stream is an answer that goes on.
 type stream struct {
-	rw  http.ResponseWriter
-	on  *http.ResponseController
-	ctx context.Context // ends with the session, too
+	rw http.ResponseWriter
+	on *http.ResponseController
 }
 
 // begin begins one; nil: it was refused.
@@ -85,34 +86,23 @@ func (w *Web) begin(rw http.ResponseWriter, r *http.Request) (to *stream, done f
 		return nil, nil
 	}
 	rw.Header().Set("Content-Type", "text/event-stream")
-	ctx, cancel := context.WithCancel(r.Context())
-	over := visiting(r).done
-	go func() { // ends with ctx
-		select {
-		case <-over:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	on := http.NewResponseController(rw)
-	return &stream{rw, on, ctx}, func() {
-		cancel()
+	return &stream{rw, on}, func() {
 		_ = on.SetWriteDeadline(time.Time{}) // the connection may serve on
 		leave()
 	}
 }
 
-// send writes an event. Its data is JSON, in one line.
+// send writes an event; id is a line with its position, or empty. Its data is JSON, in one line.
 func (s *stream) send(event, id string, data any) error {
-	b, err := json.Marshal(data)
-	if err != nil {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // it is no script in a page
+	if err := enc.Encode(data); err != nil {
 		return err
 	}
-	if id != "" {
-		id = "id: " + id + "\n"
-	}
 	_ = s.on.SetWriteDeadline(time.Now().Add(sendWithin))
-	if _, err := fmt.Fprintf(s.rw, "event: %s\n%sdata: %s\n\n", event, id, b); err != nil {
+	if _, err := fmt.Fprintf(s.rw, "event: %s\n%sdata: %s\n", event, id, b.Bytes()); err != nil {
 		return err
 	}
 	return s.on.Flush()
@@ -120,8 +110,8 @@ func (s *stream) send(event, id string, data any) error {
 
 // events moves a page: it sends what has changed on it until the browser goes or the session is over.
 func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
-	v, ok := views[r.URL.Query().Get("view")]
-	if !ok {
+	name := r.URL.Query().Get("view")
+	if _, ok := views[name]; !ok {
 		http.NotFound(rw, r)
 		return
 	}
@@ -138,7 +128,7 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 	w.seen.first(r.Context(), firstWithin)
 	for {
 		s, changed := w.seen.now.Watch()
-		now := v.parts(w.page(r, s))
+		now := w.parts(name, w.page(r, s))
 		put := changes(was, now)
 		if was == nil { // whatever the page has
 			put = nil
@@ -157,12 +147,12 @@ func (w *Web) events(rw http.ResponseWriter, r *http.Request) {
 			if to.send("still", "", nil) != nil {
 				return
 			}
-		case <-to.ctx.Done():
+		case <-r.Context().Done():
 			return
 		}
 		select {
 		case <-pause:
-		case <-to.ctx.Done():
+		case <-r.Context().Done():
 			return
 		}
 	}

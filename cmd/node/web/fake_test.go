@@ -29,13 +29,18 @@ const hostile = `</li><script>document.title="pwned"</script><img src=x onerror=
 
 // cluster is one that is made up: machines, jobs, and what was done to them.
 type cluster struct {
-	mu      sync.Mutex
-	n       int
-	asked   int // how often for what machines use
-	stopped []string
-	by      []wire.User
-	problem string
-	more    chan string // lines of output
+	mu    sync.Mutex
+	n     int
+	asked int // how often for what machines use
+
+	askedAll int // how often for all jobs
+	stopped  []string
+	by       []wire.User
+	problem  string
+	more     chan string // lines of output
+	late     bool        // jobs are not known yet
+	anew     bool        // jobs run again
+	fails    error       // output is not to be had
 }
 
 func (c *cluster) inventory(i int) envgen.Inventory {
@@ -121,6 +126,9 @@ func (c *cluster) jobs() (res wire.JobsResponse) {
 		j.Spec = launcher.Spec{ID: launcher.JobID(fmt.Sprintf("11111111-aaaa-4aaa-8aaa-%012d", i)), Name: name, User: user, Workload: "torchrun",
 			Stages: []launcher.Stage{{}}}
 		j.Plan = rendezvous.Plan{Generation: 1, World: nodes, Network: "fabric", Why: "all of them share a subnet"}
+		if c.anew {
+			j.Plan.Generation = 2
+		}
 		j.Planned = began
 		for k := range nodes {
 			j.Plan.Nodes = append(j.Plan.Nodes, rendezvous.Place{Node: launcher.NodeID(fmt.Sprintf("n%d", k)), Host: fmt.Sprintf("spark%d", k+1),
@@ -141,6 +149,9 @@ func (c *cluster) jobs() (res wire.JobsResponse) {
 	serves := job(4, "llama", "alice", 1)
 	serves.Spec.Workload, serves.Spec.Service = "vllm", &launcher.Service{Model: "meta-llama/Llama-3.1-8B"}
 	serves.Service = &launcher.ServiceSeen{State: launcher.ServiceReady, Since: began, Addr: "192.168.1.1:8000", Rate: new(412.7), Running: new(3)}
+	if c.late {
+		return res
+	}
 	res.Jobs = []rendezvous.JobStatus{failed, serves, job(2, hostile, "mallory", min(2, c.n)), job(1, "pretrain", "alice", min(4, c.n))}
 	return res
 }
@@ -166,7 +177,16 @@ func (c *cluster) calls() (led, here []wire.Call) {
 			<-ctx.Done()
 			return ctx.Err()
 		}),
-		wire.Jobs.Serve(func(context.Context, wire.Caller, wire.JobsRequest) (wire.JobsResponse, error) { return c.jobs(), nil }),
+		wire.Jobs.Serve(func(_ context.Context, _ wire.Caller, r wire.JobsRequest) (wire.JobsResponse, error) {
+			res := c.jobs()
+			res.Jobs = slices.DeleteFunc(res.Jobs, func(j rendezvous.JobStatus) bool { return !r.Wants(j) })
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if !r.Open {
+				c.askedAll++
+			}
+			return res, nil
+		}),
 		wire.Stop.Serve(func(ctx context.Context, who wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
 			return wire.StopResponse{}, stop(ctx, who, r.Job)
 		}),
@@ -195,6 +215,12 @@ func (c *cluster) calls() (led, here []wire.Call) {
 
 // logs has what was written, and then what comes by more.
 func (c *cluster) logs(ctx context.Context, _ wire.Caller, r wire.LogsRequest, send func(wire.LogChunk) error) error {
+	c.mu.Lock()
+	fails := c.fails
+	c.mu.Unlock()
+	if fails != nil {
+		return fails
+	}
 	at := int64(0)
 	for _, cur := range r.Cursors {
 		at = cur.Offset
@@ -206,18 +232,27 @@ func (c *cluster) logs(ctx context.Context, _ wire.Caller, r wire.LogsRequest, s
 		}
 		at = int64(len(all))
 	}
-	for r.Follow {
+	if !r.Follow {
+		return send(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer; its ranks' output is missing", Away: true})
+	}
+	for {
 		select {
 		case line := <-c.more:
 			if err := send(wire.LogChunk{Rank: 0, Stream: launcher.Stdout, Offset: at, Data: launcher.Bytes(line)}); err != nil {
 				return err
 			}
 			at += int64(len(line))
+		case <-time.After(50 * time.Millisecond):
+			c.mu.Lock()
+			over := c.anew && r.Generation == 1
+			c.mu.Unlock()
+			if over {
+				return nil
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
 // site is a page of a made-up cluster, served on loopback.

@@ -1,10 +1,13 @@
 package web
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,30 +18,36 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 const (
 	// tail is how many lines of each rank's output are shown at first, searched how many are looked through.
 	tail, searched = 500, 100_000
-	// pendingMost is how many lines may wait to be sent: the reader waits for the browser.
-	pendingMost = 2000
+	// pendingMost is how many bytes of lines may wait to be sent: the reader waits for the browser.
+	pendingMost = 256 << 10
 	lineMost    = 8 << 10 // bytes; what is longer is cut
+	cursorsMost = 4 << 10 // bytes: a browser sends them in a header
 	sendEach    = 100 * time.Millisecond
 )
 
-// output is the page of a job's output; its lines come by themselves.
+// output is the page of a job's output; its lines come by themselves, of each attempt once that has begun.
 func (p *page) output() []part {
 	j, ok := p.find()
 	if !ok {
-		return []part{draw("output", "none", struct{ ID, What string }{"output", "job"}), {id: "lines", html: `<ol id="lines"></ol>`}}
+		return []part{draw("output", "none", struct{ ID, What string }{"output", "job"}), draw("lines", "lines", "")}
 	}
 	q := url.Values{"id": {string(j.Spec.ID)}}
-	raw := "raw?" + q.Encode()
+	raw, lines := "raw?"+q.Encode(), ""
 	for _, name := range []string{"rank", "q"} {
 		if v := p.q.Get(name); v != "" {
 			q.Set(name, v)
 		}
+	}
+	if gen := j.Plan.Generation; gen > 0 {
+		q.Set("attempt", fmt.Sprint(gen))
+		lines = "lines?" + q.Encode()
 	}
 	return []part{
 		draw("output", "output", struct {
@@ -46,7 +55,7 @@ func (p *page) output() []part {
 			World        int
 			Rank, Q, Raw string
 		}{p.jobOf(j), j.Plan.World, p.q.Get("rank"), p.q.Get("q"), raw}),
-		draw("lines", "lines", "lines?"+q.Encode()),
+		draw("lines", "lines", lines),
 	}
 }
 
@@ -67,11 +76,13 @@ type reader struct {
 	over    bool
 	rest    map[launcher.Cursor][]byte // without its Offset: what has no line end yet
 	at      map[launcher.Cursor]int64
-	pending []string
+	pending strings.Builder // of HTML
+	news    chan struct{}   // there may be something
 }
 
 func newReader(words string) *reader {
-	r := &reader{words: strings.ToLower(words), rest: map[launcher.Cursor][]byte{}, at: map[launcher.Cursor]int64{}}
+	r := &reader{words: strings.ToLower(words), rest: map[launcher.Cursor][]byte{}, at: map[launcher.Cursor]int64{},
+		news: make(chan struct{}, 1)}
 	r.room.L = &r.mu
 	return r
 }
@@ -80,28 +91,37 @@ func newReader(words string) *reader {
 func (r *reader) take(c wire.LogChunk) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.pending) >= pendingMost && !r.over {
+	for r.pending.Len() >= pendingMost && !r.over {
 		r.room.Wait()
 	}
+	defer r.tell()
 	if c.Note != "" {
-		r.pending = append(r.pending, `<li class="note">`+escaped(c.Note)+"</li>")
+		r.pending.WriteString(`<li class="note">` + escaped(c.Note) + "</li>")
 		return nil
 	}
 	of := launcher.Cursor{Rank: c.Rank, Stream: c.Stream}
 	data := slices.Concat(r.rest[of], c.Data)
 	for {
-		line, rest, whole := strings.Cut(string(data), "\n")
+		line, rest, whole := bytes.Cut(data, []byte{'\n'})
 		if !whole && len(line) <= lineMost {
 			break
 		}
-		r.line(of, line)
-		if data = []byte(rest); !whole {
-			data = nil
-		}
+		r.line(of, string(line))
+		data = rest
 	}
-	r.rest[of] = data
+	r.rest[of] = bytes.Clone(data) // without the chunk around it
 	r.at[of] = c.Offset + int64(len(c.Data)) - int64(len(data))
 	return nil
+}
+
+func (r *reader) tell() {
+	if r.pending.Len() == 0 {
+		return
+	}
+	select {
+	case r.news <- struct{}{}:
+	default: // it is told already
+	}
 }
 
 var escapes = plain.Pattern("\x1b\\[[0-9;?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(\x07|\x1b\\\\)")
@@ -125,7 +145,7 @@ func (r *reader) line(of launcher.Cursor, line string) {
 	if of.Stream == launcher.Stderr {
 		class = ` class="err"`
 	}
-	r.pending = append(r.pending, fmt.Sprintf("<li%s><b>%d</b>%s</li>", class, of.Rank, text))
+	fmt.Fprintf(&r.pending, "<li%s><b>%d</b>%s</li>", class, of.Rank, text)
 }
 
 // marked is a line as HTML in which the words are marked.
@@ -134,31 +154,37 @@ func marked(line, words string) (html string, found bool) {
 	if len(lower) != len(line) { // places differ: a letter that is longer as a small one
 		return template.HTMLEscapeString(line), strings.Contains(lower, words)
 	}
+	var b strings.Builder
 	for {
 		i := strings.Index(lower, words)
 		if i < 0 {
-			return html + template.HTMLEscapeString(line), found
+			b.WriteString(template.HTMLEscapeString(line))
+			return b.String(), found
 		}
 		found = true
-		html += template.HTMLEscapeString(line[:i]) + "<mark>" + template.HTMLEscapeString(line[i:i+len(words)]) + "</mark>"
+		b.WriteString(template.HTMLEscapeString(line[:i]) + "<mark>" + template.HTMLEscapeString(line[i:i+len(words)]) + "</mark>")
 		line, lower = line[i+len(words):], lower[i+len(words):]
 	}
 }
 
 func escaped(text string) string { return template.HTMLEscapeString(plain.Line(text)) }
 
-// next takes what is to be sent, and says how far that is.
-func (r *reader) next() (lines []string, at string) {
+// next takes what is to be sent, and says how far that is; empty: that is too long to be said.
+func (r *reader) next() (lines, at string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	lines, r.pending = r.pending, nil
+	lines = r.pending.String()
+	r.pending.Reset()
 	r.room.Broadcast()
 	var all []string
 	for c, offset := range r.at {
 		all = append(all, fmt.Sprintf("%d.%s.%d", c.Rank, c.Stream, offset))
 	}
 	slices.Sort(all)
-	return lines, strings.Join(all, ",")
+	if at = strings.Join(all, ","); len(at) > cursorsMost {
+		at = ""
+	}
+	return lines, at
 }
 
 // end lets take go, and makes lines of what has no end.
@@ -200,61 +226,55 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer done()
 	q := r.URL.Query()
-	req := wire.LogsRequest{Job: q.Get("id"), Follow: true, Ranks: ranksWanted(q)}
-	if req.Cursors = cursors(cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("at"))); len(req.Cursors) == 0 {
-		req.From.Lines = new(tail)
-		if q.Get("q") != "" {
-			req.From.Lines = new(searched)
-		}
+	attempt, _ := strconv.ParseUint(q.Get("attempt"), 10, 64) // 0: the latest
+	req := wire.LogsRequest{Job: q.Get("id"), Follow: true, Ranks: ranksWanted(q), Generation: launcher.Generation(attempt)}
+	req.From.Lines = new(tail) // of what has no cursor
+	if q.Get("q") != "" {
+		req.From.Lines = new(searched)
 	}
-	ctx, cancel := context.WithCancel(to.ctx)
+	req.Cursors = cursors(cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("at")))
+	ctx, cancel := context.WithCancel(r.Context())
 	read := newReader(q.Get("q"))
-	ended := make(chan error, 1)
+	var failed error // once it has ended
+	ended := make(chan struct{})
 	go func() {
-		err := wire.Logs.Call(ctx, w.cfg.As(visiting(r).Of), req, read.take)
-		read.end(err == nil)
-		ended <- err
+		defer close(ended)
+		failed = wire.Logs.Call(ctx, w.cfg.As(visiting(r).Of), req, read.take)
+		read.end(failed == nil)
 	}()
-	finished := false
 	defer func() {
 		cancel()
 		read.end(false)
-		if !finished {
-			<-ended //nolint:errcheck // nobody is there to be told
-		}
+		<-ended
 	}()
 	if to.send("hello", "", w.cfg.Version) != nil {
 		return
 	}
-	still := time.Now()
-	for {
-		var over error
+	for over := false; !over; {
 		select {
-		case over = <-ended:
-			finished = true
-		case <-time.After(sendEach):
-		case <-ctx.Done():
+		case <-ended:
+			over = true
+		case <-read.news:
+			wait(ctx, sendEach) // more comes at once
+		case <-time.After(stillFor):
+		}
+		var err error
+		if lines, at := read.next(); lines != "" {
+			err = to.send("lines", "id: "+at+"\n", lines)
+		} else if !over {
+			err = to.send("still", "", nil)
+		}
+		if err != nil {
 			return
 		}
-		if lines, at := read.next(); len(lines) > 0 {
-			still = time.Now()
-			if to.send("lines", at, strings.Join(lines, "")) != nil {
-				return
-			}
-		} else if time.Since(still) > stillFor {
-			still = time.Now()
-			if to.send("still", "", nil) != nil {
-				return
-			}
-		}
-		if finished {
-			why := "the end"
-			if over != nil {
-				why = plain.Line(over.Error())
-			}
-			_ = to.send("end", "", why) // then it is gone
-			return
-		}
+	}
+	switch {
+	case failed == nil:
+		_ = to.send("end", "", "the end")
+	case ctx.Err() != nil, errors.Is(failed, wire.ErrRetry), errors.Is(failed, wire.ErrNoLeader),
+		errors.Is(failed, wire.ErrUnreachable), errors.Is(failed, rendezvous.ErrNoJob): // the browser asks again
+	default:
+		_ = to.send("end", "", plain.Line(failed.Error()))
 	}
 }
 
@@ -264,22 +284,28 @@ func (w *Web) raw(rw http.ResponseWriter, r *http.Request) {
 	h, began := rw.Header(), false
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	on := http.NewResponseController(rw)
+	notes := "" // of what is missing
 	err := wire.Logs.Call(r.Context(), w.cfg.As(visiting(r).Of), wire.LogsRequest{Job: q.Get("id"), Ranks: ranksWanted(q)},
 		func(c wire.LogChunk) error {
 			if !began {
 				began = true
 				h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", "job-"+cmp.Or(onlyName(q.Get("id")), "output")+".txt"))
 			}
+			if c.Note != "" {
+				notes += "\nsparkrun: " + plain.Line(c.Note) + "\n"
+			}
 			_ = on.SetWriteDeadline(time.Now().Add(sendWithin))
 			_, err := rw.Write(c.Data)
 			return err
 		})
-	_ = on.SetWriteDeadline(time.Time{})
+	defer on.SetWriteDeadline(time.Time{}) //nolint:errcheck // the browser may be gone
 	switch {
 	case err != nil && began:
 		panic(http.ErrAbortHandler) // it must not look whole
 	case err != nil:
 		http.Error(rw, plain.Line(err.Error()), http.StatusNotFound)
+	default:
+		_, _ = io.WriteString(rw, notes)
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 const (
 	// askEach is how often machines are asked what they use, and the leader what jobs do, while somebody looks.
 	askEach = time.Second
+	// allEach is how often it is asked for the jobs that have ended, too: there may be hundreds, of many machines each.
+	allEach = 30 * time.Second
 	// lingers is how long it goes on after the last page was closed: the next one is opened in its place, as a rule.
 	lingers = 5 * time.Second
 	// trailLen is how many readings of a machine are drawn.
@@ -28,7 +30,7 @@ const (
 type seen struct {
 	Status wire.Status
 	Usage  map[launcher.NodeID]wire.NodeUsage
-	Trails map[launcher.NodeID][]float64 // of how busy its GPU was, or else of its memory, 0 to 1, the newest last
+	Trails map[launcher.NodeID][]float64 // of how busy it was, 0 to 1, the newest last
 	Jobs   []rendezvous.JobStatus        // the newest first
 	Fabric func() template.HTML          // draws the picture, once
 	// Problem is why some of it may be old, JobsProblem why jobs are.
@@ -43,6 +45,7 @@ type has struct{ status, usage, jobs bool }
 type gatherer struct {
 	to  *wire.Client
 	now rendezvous.Latest[*seen]
+	all time.Time // when all jobs were asked for; askJobs' own
 
 	mu      sync.Mutex
 	viewers rendezvous.Latest[int]
@@ -68,7 +71,7 @@ func (g *gatherer) add(n int) {
 
 // run asks while somebody looks, until ctx ends.
 func (g *gatherer) run(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		n, changed := g.viewers.Watch()
 		if n > 0 {
 			g.ask(ctx)
@@ -77,9 +80,9 @@ func (g *gatherer) run(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // ask asks until nobody has looked for a moment.
@@ -89,7 +92,8 @@ func (g *gatherer) ask(ctx context.Context) {
 	defer func() {
 		cancel()
 		asking.Wait()
-		g.change(func(s *seen) { s.has = has{} }) // it is old when the next one comes
+		g.all = time.Time{}
+		g.change(func(s *seen) { s.has, s.Trails = has{}, nil }) // it is old when the next one comes
 	}()
 	asking.Go(func() { g.follow(ctx) })
 	asking.Go(func() { g.each(ctx, g.askUsage) })
@@ -181,7 +185,7 @@ func (g *gatherer) askUsage(ctx context.Context) {
 		for _, n := range res.Nodes {
 			s.Usage[n.ID] = n
 			trail := slices.Clone(s.Trails[n.ID])
-			if v, ok := busy(n); ok {
+			if v, of := busy(n); of != "" {
 				trail = append(trail, v)
 			}
 			trails[n.ID] = trail[max(0, len(trail)-trailLen):]
@@ -190,8 +194,9 @@ func (g *gatherer) askUsage(ctx context.Context) {
 	})
 }
 
-// busy is how much of a machine is in use, 0 to 1: of its GPUs, or if they do not tell of its processor.
-func busy(n wire.NodeUsage) (float64, bool) {
+// busy is how much of a machine is in use, 0 to 1: of its GPUs, or if they do not tell of its processor; of nothing if
+// that does not tell either.
+func busy(n wire.NodeUsage) (v float64, of string) {
 	sum, k := 0.0, 0
 	for _, gpu := range n.GPUs {
 		if gpu.Busy != nil {
@@ -199,18 +204,30 @@ func busy(n wire.NodeUsage) (float64, bool) {
 		}
 	}
 	if k > 0 {
-		return sum / float64(k), true
+		return sum / float64(k), "GPU"
 	}
 	if n.CPU != nil && n.CPU.Used != nil && n.CPU.Cores > 0 {
-		return *n.CPU.Used / float64(n.CPU.Cores), true
+		return *n.CPU.Used / float64(n.CPU.Cores), "CPU"
 	}
-	return 0, false
+	return 0, ""
 }
 
+// askJobs asks for the jobs that have not ended, and for all at first, once one has ended, and now and then.
 func (g *gatherer) askJobs(ctx context.Context) {
-	res, err := wire.Jobs.Call(ctx, g.to, wire.JobsRequest{})
+	open := time.Since(g.all) < allEach
+	res, err := wire.Jobs.Call(ctx, g.to, wire.JobsRequest{Open: open})
+	slices.Reverse(res.Jobs)
+	if err == nil && open {
+		if res.Jobs, open = renewed(g.now.Load().Jobs, res.Jobs); !open {
+			res, err = wire.Jobs.Call(ctx, g.to, wire.JobsRequest{})
+			slices.Reverse(res.Jobs)
+		}
+	}
 	if ctx.Err() != nil {
 		return
+	}
+	if err == nil && !open {
+		g.all = time.Now()
 	}
 	g.change(func(s *seen) {
 		s.has.jobs = true
@@ -218,10 +235,33 @@ func (g *gatherer) askJobs(ctx context.Context) {
 			s.JobsProblem = err.Error()
 			return
 		}
-		s.JobsProblem = res.Problem
-		s.Jobs = res.Jobs
-		slices.Reverse(s.Jobs)
+		s.JobsProblem, s.Jobs = res.Problem, res.Jobs
 	})
+}
+
+// renewed is what jobs have become, by those that have not ended; false: one of them has.
+func renewed(was, open []rendezvous.JobStatus) ([]rendezvous.JobStatus, bool) {
+	of := map[launcher.JobID]rendezvous.JobStatus{}
+	for _, j := range was {
+		of[j.Spec.ID] = j
+	}
+	is := map[launcher.JobID]rendezvous.JobStatus{}
+	var now []rendezvous.JobStatus
+	for _, j := range open {
+		is[j.Spec.ID] = j
+		if _, known := of[j.Spec.ID]; !known {
+			now = append(now, j)
+		}
+	}
+	for _, j := range was {
+		if next, ok := is[j.Spec.ID]; ok {
+			j = next
+		} else if j.Outcome == nil {
+			return nil, false
+		}
+		now = append(now, j)
+	}
+	return now, true
 }
 
 // first gives what is known soon: for a page that is opened.

@@ -7,11 +7,14 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -88,7 +91,7 @@ func TestLinksAndSessionsEnd(t *testing.T) {
 			t.Error("a page that is open is thrown out")
 		}
 		time.Sleep(longestFor)
-		if v.look(); !isClosed(looks.done) {
+		if v.look(); looks.ctx.Err() == nil {
 			t.Error("a session lasts for ever")
 		}
 		done()
@@ -112,7 +115,13 @@ func TestLinksAndSessionsEnd(t *testing.T) {
 		if _, err := v.invite(context.Background(), mallory, wire.Empty{}); err == nil {
 			t.Error("a user gets links without end")
 		}
-		invite(alice)
+		moves := enter(alice)
+		for range streamsEach {
+			v.stream(moves.session)
+		}
+		if _, ok := v.stream(enter(alice).session); ok {
+			t.Error("a user has streams without end, a few for each session")
+		}
 		// The next agent knows who had a session.
 		kept := enter(alice)
 		next := OpenVisitors(v.cfg)
@@ -124,15 +133,6 @@ func TestLinksAndSessionsEnd(t *testing.T) {
 			t.Error("who has left is known to the next agent")
 		}
 	})
-}
-
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // What does not come from the page itself is refused, whoever's cookie it has.
@@ -193,6 +193,13 @@ func TestForeignRequestsAreRefused(t *testing.T) {
 	if status, _, _ := one.do("GET", one.folder, "", nil); status != 401 {
 		t.Errorf("after leaving: %d", status)
 	}
+	unknown := newSite(t, 1)
+	unknown.late = true
+	one = unknown.enter(alice)
+	own := visit{cookie: one.cookie.Value}.formToken("stop", mallorys)
+	if status, _, body := one.do("POST", one.folder+"stop", form(mallorys, own), nil); status != 403 || !strings.Contains(body, "mallory's, who may") {
+		t.Errorf("another's job that the page does not know yet: %d %.300s", status, body)
+	}
 }
 
 // What ranks and users wrote is text on every page, and what they wrote as such is no page.
@@ -220,17 +227,61 @@ func TestHostileTextIsText(t *testing.T) {
 		t.Errorf("a machine: %s", body)
 	}
 	status, h, body := b.do("GET", b.folder+"raw"+id, "", nil)
-	if status != 200 || !strings.Contains(body, "<script>") || h.Get("Content-Type") != "text/plain; charset=utf-8" ||
+	if status != 200 || !strings.Contains(body, "<script>") || !strings.HasSuffix(body, "output is missing\n") || h.Get("Content-Type") != "text/plain; charset=utf-8" ||
 		!strings.HasPrefix(h.Get("Content-Security-Policy"), "sandbox;") || !strings.HasPrefix(h.Get("Content-Disposition"), "attachment") ||
 		h.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("output as it was written: %d %v %q", status, h, body)
 	}
 	r := newReader("<B>")
 	r.take(wire.LogChunk{Stream: "out", Data: []byte("a <b>b</b>\x1b[1m c\nnothing\npart")}) //nolint:errcheck // it does not fail
-	lines, at := r.next()
-	if got := strings.Join(lines, ""); got != "<li><b>0</b>a <mark>&lt;b&gt;</mark>b&lt;/b&gt; c</li>" || at != "0.out.25" {
+	got, at := r.next()
+	if got != "<li><b>0</b>a <mark>&lt;b&gt;</mark>b&lt;/b&gt; c</li>" || at != "0.out.25" {
 		t.Errorf("a line that is searched for: %q at %s", got, at)
 	}
+}
+
+// A browser asks again for output that is not to be had now, and not for what there never will be.
+func TestOutputThatFails(t *testing.T) {
+	s := newSite(t, 2)
+	b := s.enter(alice)
+	for _, c := range []struct {
+		err  error
+		ends bool
+	}{{wire.ErrNoLeader, false}, {wire.ErrRetry, false}, {wire.ErrUnreachable, false}, {rendezvous.ErrNoJob, false}, {launcher.ErrInvalid, true}} {
+		s.mu.Lock()
+		s.fails = c.err
+		s.mu.Unlock()
+		if body := b.get("lines?id=x"); strings.Contains(body, "event: end\n") != c.ends {
+			t.Errorf("%v: %q", c.err, body)
+		}
+	}
+}
+
+// What a rank writes costs the agent no more than its size: of many short lines, of matches, of what has to be escaped.
+func TestHostileOutputCostsLittle(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for words, data := range map[string]string{"": strings.Repeat("\n", 128<<10), "a": strings.Repeat(strings.Repeat("a", 8000)+"\n", 16)} {
+		if err := newReader(words).take(wire.LogChunk{Stream: "out", Data: []byte(data)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 200<<20 {
+		t.Errorf("two chunks took %d MB", (after.TotalAlloc-before.TotalAlloc)>>20)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newReader("")
+		go func() {
+			for range 100 {
+				r.take(wire.LogChunk{Stream: "out", Data: []byte(strings.Repeat(strings.Repeat("<", 8000)+"\n", 16))}) //nolint:errcheck // it does not fail
+			}
+		}()
+		synctest.Wait()
+		if n := r.pending.Len(); n > 2<<20 {
+			t.Errorf("%d bytes wait for the browser", n)
+		}
+		r.end(false)
+	})
 }
 
 // All that a browser is sent by the agent itself is small.
@@ -273,6 +324,17 @@ func TestAsksForAllWhoLook(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := asked(); n < 59 || n > 61 {
 			t.Errorf("asked %d times in a minute", n)
+		}
+		jobs := g.now.Load().Jobs
+		c.mu.Lock()
+		if c.askedAll > 3 || len(jobs) != 4 {
+			t.Errorf("asked %d times for all jobs, of which there are %d", c.askedAll, len(jobs))
+		}
+		c.stopped = append(c.stopped, string(jobs[0].Spec.ID))
+		c.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if now := g.now.Load().Jobs; now[0].Outcome == nil || len(now) != 4 {
+			t.Errorf("a job that has ended: %v", now[0].State)
 		}
 		one()
 		two()

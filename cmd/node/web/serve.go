@@ -53,7 +53,10 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		http.Error(rw, "this form is not of your page: open it again", http.StatusForbidden)
 		return
 	}
-	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), visitKey{}, v))
+	defer cancel()
+	defer context.AfterFunc(v.ctx, cancel)() // nothing outlasts the session
+	r = r.WithContext(ctx)
 	http.StripPrefix(strings.TrimSuffix(v.folder(), "/"), w.mux).ServeHTTP(rw, r)
 }
 
@@ -143,7 +146,7 @@ func (w *Web) routes() *http.ServeMux {
 			path = "{$}"
 		}
 		m.HandleFunc("GET /"+path, func(rw http.ResponseWriter, r *http.Request) {
-			w.show(rw, r, name, view)
+			w.show(rw, r, name, view.title)
 		})
 	}
 	m.HandleFunc("GET /events", w.events)
@@ -195,9 +198,9 @@ func (w *Web) page(r *http.Request, s *seen) *page {
 
 // shell is what all pages have.
 type shell struct {
-	Title, View, Version, Cluster, Host, User, Leave string
-	Tabs                                             []tab
-	Body                                             template.HTML
+	Title, View, Version, Host, User, Leave string
+	Tabs                                    []tab
+	Body                                    template.HTML
 }
 
 type tab struct {
@@ -205,10 +208,10 @@ type tab struct {
 	On         bool
 }
 
-func (w *Web) show(rw http.ResponseWriter, r *http.Request, name string, view view) {
+func (w *Web) show(rw http.ResponseWriter, r *http.Request, name, title string) {
 	defer w.seen.watch()()
 	p := w.page(r, w.seen.first(r.Context(), firstWithin))
-	w.frame(rw, p, name, name, view.title, whole(view.parts(p)...), http.StatusOK)
+	w.frame(rw, p, name, name, title, whole(w.parts(name, p)...), http.StatusOK)
 }
 
 // whole is the HTML of parts.
@@ -222,7 +225,7 @@ func whole(parts ...part) template.HTML {
 
 // frame writes a page: of a view, or a still one under the tab of one.
 func (w *Web) frame(rw http.ResponseWriter, p *page, name, moves, title string, body template.HTML, status int) {
-	s := shell{Title: title, View: moves, Version: w.cfg.Version, Cluster: p.Status.Cluster, Host: w.cfg.Host,
+	s := shell{Title: title, View: moves, Version: w.cfg.Version, Host: w.cfg.Host,
 		User: p.visit.Of.User.Name, Leave: p.visit.formToken("leave", ""), Body: body}
 	for _, t := range tabs {
 		t.On = t.Path == name || t.Path == "./" && name == "overview" || t.Path == views[name].under

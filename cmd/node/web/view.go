@@ -21,6 +21,7 @@ import (
 type view struct {
 	title string
 	under string // the tab that is on
+	own   bool   // it is not the same for all
 	parts func(*page) []part
 }
 
@@ -38,16 +39,18 @@ func init() {
 			running := func(j rendezvous.JobStatus) bool { return j.Outcome == nil && j.Spec.Service == nil }
 			return []part{p.notice(), p.machines(), p.services(), p.jobs("Jobs", running)}
 		}},
-		"machine": {title: "Machine", under: "./", parts: func(p *page) []part { return []part{p.notice(), p.machine()} }},
+		"machine": {title: "Machine", under: "./", own: true, parts: func(p *page) []part { return []part{p.notice(), p.machine()} }},
 		"fabric":  {title: "Fabric", parts: func(p *page) []part { return []part{p.notice(), p.fabric(), p.ports()} }},
 		"jobs": {title: "Jobs", parts: func(p *page) []part {
 			return []part{p.notice(), p.jobs("Jobs", func(rendezvous.JobStatus) bool { return true })}
 		}},
-		"job":      {title: "Job", under: "jobs", parts: func(p *page) []part { return []part{p.notice(), p.job()} }},
-		"logs":     {title: "Output", under: "jobs", parts: func(p *page) []part { return append([]part{p.notice()}, p.output()...) }},
+		"job": {title: "Job", under: "jobs", own: true, parts: func(p *page) []part { return []part{p.notice(), p.job()} }},
+		"logs": {title: "Output", under: "jobs", own: true, parts: func(p *page) []part {
+			return append([]part{p.notice()}, p.output()...)
+		}},
 		"services": {title: "Services", parts: func(p *page) []part { return []part{p.notice(), p.services()} }},
-		"models":   {title: "Models", parts: func(p *page) []part { return []part{p.notice(), p.models()} }},
-		"doctor":   {title: "Doctor", parts: func(p *page) []part { return []part{p.notice(), p.doctor()} }},
+		"models":   {title: "Models", own: true, parts: func(p *page) []part { return []part{p.notice(), p.models()} }},
+		"doctor":   {title: "Doctor", own: true, parts: func(p *page) []part { return []part{p.notice(), p.doctor()} }},
 	}
 }
 
@@ -80,12 +83,28 @@ func list[T any](id, name string, data any, item string, of []T, idOf func(T) st
 	return p
 }
 
+// parts draws a view: one that is the same for all once at each moment, however many pages show it.
+func (w *Web) parts(name string, p *page) []part {
+	v := views[name]
+	if v.own {
+		return v.parts(p)
+	}
+	w.drawing.Lock()
+	defer w.drawing.Unlock()
+	if w.drawn[name].of != p.seen {
+		w.drawn[name] = drawn{p.seen, v.parts(p)}
+	}
+	return w.drawn[name].parts
+}
+
+// drawn is a view of a moment.
+type drawn struct {
+	of    *seen
+	parts []part
+}
+
 func (p *page) notice() part {
-	why := cmp.Or(p.Problem, p.JobsProblem)
-	return draw("notice", "notice", struct {
-		Why    string
-		Leader string
-	}{why, p.Status.Leader})
+	return draw("notice", "notice", cmp.Or(p.Problem, p.JobsProblem))
 }
 
 // machineRow is a machine on a page.
@@ -112,11 +131,8 @@ func (p *page) machineOf(n wire.NodeStatus) machineRow {
 	if u.Memory != nil && u.Memory.Total > 0 {
 		m.Memory, m.MemoryUsed = u.Memory, 1-float64(u.Memory.Available)/float64(u.Memory.Total)
 	}
-	if v, ok := busy(u); ok {
-		m.Busy, m.BusyOf = &v, "CPU"
-		if len(u.GPUs) > 0 {
-			m.BusyOf = "GPU"
-		}
+	if v, of := busy(u); of != "" {
+		m.Busy, m.BusyOf = &v, of
 	}
 	for _, g := range u.GPUs {
 		if g.Watts != nil {
@@ -170,16 +186,19 @@ func portsUp(n wire.NodeStatus) (up, all int, rate string) {
 
 func (p *page) machines() part {
 	rows := make([]machineRow, len(p.Status.Nodes))
-	ready := 0
+	ready, many := 0, len(rows) > 16
 	for i, n := range p.Status.Nodes {
 		if rows[i] = p.machineOf(n); n.State == "ready" {
 			ready++
+		}
+		if many { // there is no room
+			rows[i].Trail = nil
 		}
 	}
 	return list("machines", "machines", struct {
 		Ready, All int
 		Many       bool
-	}{ready, len(rows), len(rows) > 16}, "machine", rows,
+	}{ready, len(rows), many}, "machine", rows,
 		func(m machineRow) string { return m.ID })
 }
 
@@ -213,8 +232,11 @@ func (p *page) machine() part {
 		d.Addr = n.Addr.String()
 	}
 	for _, j := range p.Jobs {
+		if j.Outcome != nil {
+			continue
+		}
 		for _, r := range p.ranksOf(j) {
-			if r.Host == host && j.Outcome == nil {
+			if r.Host == host {
 				d.Running = append(d.Running, r)
 			}
 		}
@@ -240,7 +262,7 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 				used[r.Rank] = r
 			}
 		}
-		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: j.Spec.Name, State: state}
+		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: cmp.Or(j.Spec.Name, string(j.Spec.ID)), State: state}
 		exits := map[int]launcher.Exit{}
 		if j.Outcome != nil {
 			for _, e := range j.Outcome.Exits {
@@ -257,7 +279,7 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 		}
 		for rank := at.FirstRank; rank < at.FirstRank+at.Ranks; rank++ {
 			r, has := used[rank]
-			row.Ranks, row.State = fmt.Sprint(rank), state
+			row.Ranks, row.State, row.Text = fmt.Sprint(rank), state, ""
 			if row.CPU, row.Memory, row.GPUMemory = r.CPU, r.Memory, r.GPUMemory; !has && slices.Contains(j.Done, rank) {
 				row.State = "done"
 			}
@@ -298,20 +320,22 @@ func (p *page) ports() part {
 
 // jobRow is a job on a page.
 type jobRow struct {
-	ID, Job, Name, User, Workload, State, Text, Cause, Hosts, Ranks string
-	Since                                                           time.Time
-	Open                                                            bool
+	ID, Job, Name, User, Workload, State, Text, Cause, Hosts string
+	Since                                                    time.Time
+	Open                                                     bool
 }
 
 func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
-	hosts := j.MainHosts()
 	r := jobRow{ID: "j-" + string(j.Spec.ID), Job: string(j.Spec.ID), Name: cmp.Or(j.Spec.Name, string(j.Spec.ID)), User: j.Spec.User,
-		Workload: j.Spec.Workload, State: j.State.Text(), Text: j.Waits, Hosts: few(hosts), Ranks: fmt.Sprint(j.Plan.World),
+		Workload: j.Spec.Workload, State: j.State.Text(), Text: j.Waits, Hosts: few(j.MainHosts()),
 		Since: j.Planned, Open: j.Outcome == nil}
 	if j.Outcome != nil {
 		r.Since, r.Cause = j.Outcome.At, j.Outcome.Cause
 	} else if j.Started != nil {
 		r.Since = *j.Started
+	}
+	if len(j.FabricLost) > 0 {
+		r.Text = "fabric of " + few(j.FabricLost) + " lost"
 	}
 	if len(j.Away) > 0 {
 		r.Text = few(j.Away) + " does not answer"
@@ -332,16 +356,19 @@ func few(names []string) string {
 const jobsMost = 200
 
 func (p *page) jobs(title string, which func(rendezvous.JobStatus) bool) part {
-	rows := []jobRow{}
+	rows, n := []jobRow{}, 0
 	for _, j := range p.Jobs {
-		if which(j) && len(rows) < jobsMost {
+		if !which(j) {
+			continue
+		}
+		if n++; n <= jobsMost {
 			rows = append(rows, p.jobOf(j))
 		}
 	}
 	return list("jobs", "jobs", struct {
-		Title string
-		N     int
-	}{title, len(rows)}, "job", rows, func(j jobRow) string { return j.ID })
+		Title    string
+		N, Shown int
+	}{title, n, len(rows)}, "job", rows, func(j jobRow) string { return j.ID })
 }
 
 // find is the job that the page is about.

@@ -33,7 +33,7 @@ const (
 	linksEach    = 16 // of a user that have opened nothing yet
 	sessionsEach = 32 // of a user; the one that was used longest ago goes
 	sessionsMost = 256
-	streamsEach  = 16 // pages of one session that move
+	streamsEach  = 64 // pages of a user that move
 	streamsMost  = 256
 )
 
@@ -75,14 +75,16 @@ type session struct {
 
 	used    time.Time
 	streams int
-	done    chan struct{} // closed when it is over
+	ctx     context.Context // until it is over
+	end     context.CancelFunc
 	doctor  *answer[wire.DoctorResponse]
 	models  *answer[[]wire.NodeModels]
 }
 
 // live gives a session what it has in this process alone.
 func (s *session) live() *session {
-	s.used, s.done = time.Now(), make(chan struct{})
+	s.used = time.Now()
+	s.ctx, s.end = context.WithCancel(context.Background())
 	s.doctor, s.models = &answer[wire.DoctorResponse]{}, &answer[[]wire.NodeModels]{}
 	return s
 }
@@ -226,7 +228,13 @@ func (v *Visitors) leave(s *session) {
 func (v *Visitors) stream(s *session) (done func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if s.streams >= streamsEach || v.streams >= streamsMost {
+	mine := 0
+	for _, other := range v.sessions {
+		if other.Of.User.Name == s.Of.User.Name {
+			mine += other.streams
+		}
+	}
+	if mine >= streamsEach || v.streams >= streamsMost {
 		return nil, false
 	}
 	s.streams++
@@ -287,7 +295,7 @@ func (v *Visitors) makeRoom(user string) {
 func (v *Visitors) drop(s *session) {
 	if hash := [sha256.Size]byte(s.Hash); v.sessions[hash] == s {
 		delete(v.sessions, hash)
-		close(s.done)
+		s.end()
 	}
 }
 

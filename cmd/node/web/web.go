@@ -54,11 +54,14 @@ type Web struct {
 	end       context.CancelFunc
 	tasks     sync.WaitGroup
 	examining sync.Mutex
+
+	drawing sync.Mutex
+	drawn   map[string]drawn
 }
 
 // New makes one; Run listens.
 func New(cfg Config) *Web {
-	w := &Web{Visitors: cfg.Visitors, cfg: cfg, seen: newGatherer(cfg.As(wire.Caller{User: &asker}))}
+	w := &Web{Visitors: cfg.Visitors, cfg: cfg, seen: newGatherer(cfg.As(wire.Caller{User: &asker})), drawn: map[string]drawn{}}
 	w.ctx, w.end = context.WithCancel(context.Background())
 	w.errorLog = log.New(httpLines{rendezvous.NewSparing(cfg.Logger, quietFor)}, "", 0)
 	w.mux = w.routes()
@@ -142,10 +145,10 @@ func (w *Web) listen(ctx context.Context) error {
 		case <-moved:
 		case <-signed:
 		case <-time.After(lookEach):
-			w.look()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		w.look()
 	}
 }
 

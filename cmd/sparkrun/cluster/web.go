@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -38,8 +37,7 @@ link for a phone.
 --json prints host, urls (one for the others first, if there is one), until, and problem
 where it is on 127.0.0.1 alone.`,
 		Example: `  sparkrun web
-  sparkrun web --qr
-  xdg-open "$(sparkrun web)"`,
+  sparkrun web --qr`,
 		Args: app.Takes(0, ""),
 		RunE: app.Running(a, opts, web),
 	}
@@ -89,7 +87,7 @@ func web(ctx context.Context, a *app.App, o webOptions) error {
 func drawQR(text string) (string, error) {
 	code, err := qr.Encode(text, qr.L)
 	if err != nil {
-		return "", errors.Join(errors.New("draw the link"), err)
+		return "", fmt.Errorf("draw the link: %w", err)
 	}
 	const quiet = 2 // squares around it
 	var b strings.Builder

@@ -53,60 +53,68 @@ function add(html) {
   if (end) list.scrollTop = list.scrollHeight;
 }
 
-// open follows a stream of events, and opens it again when it was lost, until an event says that it is over. It goes on
-// behind the last event that had an id.
+// open follows a stream of events while the page is to be seen: a browser has few connections for all its tabs. It opens
+// it again when it was lost, until an event says that it is over, and goes on behind the last lines.
 function open(url, on) {
-  let heard = Date.now(), es = null, over = false, tries = false, at = "";
+  let heard = 0, es = null, over = false, asks = false, at = "";
   function start() {
-    tries = false;
-    es = new EventSource(url + (at && "&at=" + encodeURIComponent(at)));
+    if (over || es || asks || document.hidden) return;
+    heard = Date.now();
+    const now = es = new EventSource(url + (at && "&at=" + encodeURIComponent(at)));
     for (const name of ["hello", "still", "put", "lines", "end"]) {
-      es.addEventListener(name, (e) => {
+      now.addEventListener(name, (e) => {
         heard = Date.now();
-        at = e.lastEventId || at;
+        if (name === "lines") at = e.lastEventId;
         if (name === "hello" && JSON.parse(e.data) !== body.dataset.version) { location.reload(); return; }
-        if (name === "end") { over = true; es.close(); }
+        if (name === "end") { over = true; stop(); }
         on(name, JSON.parse(e.data));
       });
     }
-    es.onerror = () => {
-      if (over) return;
+    now.onerror = () => {
       say("reconnecting", false);
-      if (es.readyState === EventSource.CLOSED) again();
+      if (now.readyState === EventSource.CLOSED) again();
     };
+  }
+  function stop() {
+    if (es) es.close();
+    es = null;
   }
   // again looks whether it was lost for good: the session has ended.
   async function again() {
-    if (tries) return;
-    tries = true;
-    es.close();
+    stop();
+    asks = true;
     try {
-      const res = await fetch(location.href, { cache: "no-store" });
+      const res = await fetch("icon.svg", { cache: "no-store", signal: AbortSignal.timeout(10000) });
       if (res.status === 401) { say("ended: run sparkrun web", false); over = true; return; }
     } catch { /* the agent does not answer */ }
-    heard = Date.now();
-    setTimeout(start, 1000);
+    setTimeout(() => { asks = false; start(); }, 1000);
   }
+  document.addEventListener("visibilitychange", () => { if (document.hidden) stop(); else start(); });
   setInterval(() => {
-    if (!over && Date.now() - heard > 15000) { say("reconnecting", false); again(); }
+    if (es && Date.now() - heard > 15000) { say("reconnecting", false); again(); }
   }, 5000);
   start();
+}
+
+// follow shows a job's output: of the attempt that runs when the page is opened, then of each that begins.
+let followed = "";
+function follow() {
+  const list = document.getElementById("lines"), url = list && list.dataset.lines;
+  if (!url || url === followed) return;
+  followed = url;
+  open(url, (name, data) => {
+    if (name === "lines") add(data);
+    if (name === "end") { const p = document.createElement("li"); p.className = "note"; p.textContent = data; list.append(p); }
+  });
 }
 
 if (body.dataset.view) {
   open("events?view=" + body.dataset.view + "&" + location.search.slice(1), (name, data) => {
     say("live", true);
-    if (name === "put") put(data);
+    if (name === "put") { put(data); follow(); }
   });
 }
-
-const list = document.getElementById("lines");
-if (list && list.dataset.lines) {
-  open(list.dataset.lines, (name, data) => {
-    if (name === "lines") add(data);
-    if (name === "end") { const p = document.createElement("li"); p.className = "note"; p.textContent = data; list.append(p); }
-  });
-}
+follow();
 
 // Keys: / to search, j and k from one entry to the next, g and a digit to a page, Escape to leave a field.
 let went = false;

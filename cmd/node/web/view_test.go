@@ -1,0 +1,65 @@
+package web
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/usage"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// A processor's share is not told as the GPU's, nor one rank's end as another's.
+func TestRowsTellWhatIsTheirs(t *testing.T) {
+	var u wire.NodeUsage
+	u.GPUs, u.CPU = []usage.GPU{{Name: "NVIDIA GB10"}}, &usage.CPU{Cores: 20, Used: new(10.0)}
+	p := &page{seen: &seen{Usage: map[launcher.NodeID]wire.NodeUsage{"n0": u}}}
+	if m := p.machineOf(wire.NodeStatus{ID: "n0"}); m.Busy == nil || *m.Busy != 0.5 || m.BusyOf != "CPU" {
+		t.Errorf("a GPU that does not tell how busy it is: %v of %q", m.Busy, m.BusyOf)
+	}
+	var j rendezvous.JobStatus
+	j.Spec.ID = "j"
+	j.Plan.Nodes = []rendezvous.Place{{Node: "n0", Ranks: 2}}
+	j.Outcome = &rendezvous.Outcome{End: "failed", Exits: []launcher.RankExit{{Rank: 0, Exit: launcher.Exit{Code: 1}}}}
+	j.FabricLost = []string{"spark2"}
+	if r := p.jobOf(j); r.Text != "fabric of spark2 lost" {
+		t.Errorf("a job whose cable was cut: %q", r.Text)
+	}
+	if rows := p.ranksOf(j); len(rows) != 2 || rows[0].State != "failed" || rows[1].State != "ended" || rows[1].Text != "" || rows[1].JobName != "j" {
+		t.Errorf("ranks of which one has told of its end: %+v", rows)
+	}
+}
+
+// A list that is cut says so.
+func TestManyJobs(t *testing.T) {
+	p := &page{seen: &seen{Jobs: make([]rendezvous.JobStatus, jobsMost+1)}}
+	got := p.jobs("Jobs", func(rendezvous.JobStatus) bool { return true })
+	if len(got.items) != jobsMost || !strings.Contains(got.open, "201, the newest 200") {
+		t.Errorf("%d jobs of %d: %s", len(got.items), len(p.Jobs), got.open)
+	}
+}
+
+// What is drawn once for all has nothing that is one visitor's.
+func TestSharedViewsAreTheSameForAll(t *testing.T) {
+	s := newSite(t, 4)
+	s.enter(alice).get("")
+	now := s.seen.now.Load()
+	at := func(c wire.Caller, q string) *page {
+		values, err := url.ParseQuery(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &page{seen: now, web: s.Web, visit: visit{(&session{Of: c}).live(), c.User.Name}, q: values}
+	}
+	for name, v := range views {
+		one := whole(v.parts(at(alice, "id=11111111-aaaa-4aaa-8aaa-000000000001&host=spark1&q=x"))...)
+		if other := whole(v.parts(at(mallory, ""))...); !v.own && one != other {
+			t.Errorf("%s is not the same for all:\n%s\n%s", name, one, other)
+		}
+	}
+	if one, other := s.parts("overview", at(alice, "")), s.parts("overview", at(mallory, "")); &one[0] != &other[0] {
+		t.Error("it is drawn for each page")
+	}
+}
