@@ -42,7 +42,7 @@ func init() {
 		"machine": {title: "Machine", under: "./", own: true, parts: func(p *page) []part {
 			return []part{p.notice(), p.machine()}
 		}},
-		"fabric":  {title: "Fabric", parts: func(p *page) []part { return []part{p.notice(), p.fabric(), p.ports()} }},
+		"fabric": {title: "Fabric", parts: func(p *page) []part { return []part{p.notice(), p.fabric(), p.ports()} }},
 		"jobs": {title: "Jobs", parts: func(p *page) []part {
 			return []part{p.notice(), p.jobs("Jobs", func(rendezvous.JobStatus) bool { return true })}
 		}},
