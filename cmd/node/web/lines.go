@@ -162,8 +162,9 @@ func marked(line, words string) (html string, found bool) {
 			return b.String(), found
 		}
 		found = true
-		b.WriteString(template.HTMLEscapeString(line[:i]) + "<mark>" + template.HTMLEscapeString(line[i:i+len(words)]) + "</mark>")
-		line, lower = line[i+len(words):], lower[i+len(words):]
+		end := i + len(words)
+		b.WriteString(template.HTMLEscapeString(line[:i]) + "<mark>" + template.HTMLEscapeString(line[i:end]) + "</mark>")
+		line, lower = line[end:], lower[end:]
 	}
 }
 
@@ -227,7 +228,8 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	defer done()
 	q := r.URL.Query()
 	attempt, _ := strconv.ParseUint(q.Get("attempt"), 10, 64) // 0: the latest
-	req := wire.LogsRequest{Job: q.Get("id"), Follow: true, Ranks: ranksWanted(q), Generation: launcher.Generation(attempt)}
+	req := wire.LogsRequest{Job: q.Get("id"), Follow: true, Ranks: ranksWanted(q),
+		Generation: launcher.Generation(attempt)}
 	req.From.Lines = new(tail) // of what has no cursor
 	if q.Get("q") != "" {
 		req.From.Lines = new(searched)

@@ -39,8 +39,10 @@ func init() {
 			running := func(j rendezvous.JobStatus) bool { return j.Outcome == nil && j.Spec.Service == nil }
 			return []part{p.notice(), p.machines(), p.services(), p.jobs("Jobs", running)}
 		}},
-		"machine": {title: "Machine", under: "./", own: true, parts: func(p *page) []part { return []part{p.notice(), p.machine()} }},
-		"fabric":  {title: "Fabric", parts: func(p *page) []part { return []part{p.notice(), p.fabric(), p.ports()} }},
+		"machine": {title: "Machine", under: "./", own: true, parts: func(p *page) []part {
+			return []part{p.notice(), p.machine()}
+		}},
+		"fabric": {title: "Fabric", parts: func(p *page) []part { return []part{p.notice(), p.fabric(), p.ports()} }},
 		"jobs": {title: "Jobs", parts: func(p *page) []part {
 			return []part{p.notice(), p.jobs("Jobs", func(rendezvous.JobStatus) bool { return true })}
 		}},

@@ -61,7 +61,8 @@ type Web struct {
 
 // New makes one; Run listens.
 func New(cfg Config) *Web {
-	w := &Web{Visitors: cfg.Visitors, cfg: cfg, seen: newGatherer(cfg.As(wire.Caller{User: &asker})), drawn: map[string]drawn{}}
+	w := &Web{Visitors: cfg.Visitors, cfg: cfg, drawn: map[string]drawn{}}
+	w.seen = newGatherer(cfg.As(wire.Caller{User: &asker}))
 	w.ctx, w.end = context.WithCancel(context.Background())
 	w.errorLog = log.New(httpLines{rendezvous.NewSparing(cfg.Logger, quietFor)}, "", 0)
 	w.mux = w.routes()
