@@ -309,8 +309,9 @@ func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched,
 		if cpu := (is.CPU - was.CPU).Seconds() / over.Seconds(); known && ok && !own[p.PID] && cpu >= busyLeast {
 			b := wire.BusyProgram{PID: p.PID, Name: path.Base(w.cfg.Proc.Name(p.PID)), CPU: cpu}
 			mark, _ := w.cfg.Proc.Env(p.PID, "SPARKRUN_GANG")
-			job, _, _ := strings.Cut(mark, ".")
-			b.Job = launcher.JobID(job)
+			if job, _, _ := strings.Cut(mark, "."); launcher.IsName(job) { // anybody can set it
+				b.Job = launcher.JobID(job)
+			}
 			out = append(out, b)
 		}
 	}

@@ -215,12 +215,16 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 }
 
 // fellSilent is a job of which all ranks wait, though all worked in the minutes before; a service may have no
-// requests, and
-// what meets nowhere may have nothing to do.
+// requests, what meets nowhere may have nothing to do, and ranks may wait for their GPUs.
 func (e Evidence) fellSilent(all []wire.RankLook) []wire.WhyFinding {
 	st := e.Job.Spec.MainStage()
 	if e.Job.Spec.Service != nil || st == nil || !st.UsesPort || !joined(e, all) {
 		return nil
+	}
+	for _, l := range e.Looks {
+		if slices.ContainsFunc(l.Machine.GPUs, works) {
+			return nil
+		}
 	}
 	f := wire.WhyFinding{Code: "fell-silent", Sure: 40, Text: "all its ranks wait, and worked until a short while ago",
 		Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}

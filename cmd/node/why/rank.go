@@ -29,8 +29,7 @@ type Evidence struct {
 	Problem string // why there is no leader; empty: there is one
 }
 
-// Rank says what is wrong, the most probable cause first; nothing where there is no sign of it. The same evidence
-// gives
+// Rank says what is wrong, the most probable cause first; nothing where there is no sign of it. The same evidence gives
 // the same answer.
 func Rank(e Evidence) []wire.WhyFinding {
 	found := []wire.WhyFinding{}

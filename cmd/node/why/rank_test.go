@@ -103,6 +103,9 @@ func TestRank(t *testing.T) {
 			r.Faults, r.Disk, r.CPU, r.Main = 5000, 1, 0.2, wire.ThreadLook{State: "D", In: "disk", Ran: 400}
 		}), ""},
 		"waits for work, or to be told to end": {second(func(r *wire.RankLook) { r.Signals, r.Locked = true, true }), ""},
+		"a large disk has room left": {func(e *Evidence) {
+			e.Looks[0].Machine.Disks = []usage.Disk{{Mount: "/", Total: 4 << 40, Free: 20 << 30}}
+		}, ""},
 		"another job's GPU is slow": {func(e *Evidence) {
 			e.Looks[2].Machine.GPUs[0].MHz = new(507.0)
 			e.Looks[2].Machine.Ranks = []usage.Rank{{Job: "aaaa"}, {Job: "bbbb", GPUMemory: new(int64(1 << 30))}}
@@ -141,7 +144,7 @@ func TestRank(t *testing.T) {
 			each(e, -1, idles("lock"))
 			for i := range e.Looks {
 				m := usage.Machine{Ranks: []usage.Rank{{Job: "aaaa", Rank: i, CPU: new(0.8)}}}
-				e.Looks[i].Past = []usage.Machine{m, m}
+				e.Looks[i].Past, e.Looks[i].Machine.GPUs = []usage.Machine{m, m}, nil
 			}
 		}, "fell-silent::"},
 		"idle GPU": {func(e *Evidence) {

@@ -195,7 +195,7 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 		}
 	}
 	for _, d := range l.Machine.Disks {
-		if d.Total > 1<<30 && d.Free < d.Total/100 {
+		if d.Total > 1<<30 && d.Free < min(d.Total/100, 4<<30) {
 			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)
 		}
 	}
@@ -238,6 +238,9 @@ func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
 	return out
 }
 
+// works: a GPU is busy, and tells its clock.
+func works(g usage.GPU) bool { return g.Busy != nil && *g.Busy >= 0.3 && g.MHz != nil }
+
 // clocks are of GPUs that work, beside those of the other machines and their own highest.
 func (e Evidence) clocks() (out []wire.WhyFinding) {
 	type one struct {
@@ -253,11 +256,10 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 			all = append(all, one{l.Host, g})
 		}
 	}
-	works := func(g one) bool { return g.Busy != nil && *g.Busy >= 0.3 && g.MHz != nil }
 	for i, g := range all {
 		var peers []float64
 		for k, p := range all {
-			if k != i && works(p) && p.Name == g.Name {
+			if k != i && works(p.GPU) && p.Name == g.Name {
 				peers = append(peers, *p.MHz)
 			}
 		}
@@ -268,7 +270,7 @@ func (e Evidence) clocks() (out []wire.WhyFinding) {
 			}
 		}
 		was := e.clockBefore(g.host, g.Index)
-		slow := works(g) && (was > 0 && *g.MHz < 0.75*was || len(peers) > 0 && *g.MHz < 0.75*median(peers) ||
+		slow := works(g.GPU) && (was > 0 && *g.MHz < 0.75*was || len(peers) > 0 && *g.MHz < 0.75*median(peers) ||
 			g.MaxMHz != nil && *g.MHz < 0.5**g.MaxMHz)
 		if !slow && len(harm) == 0 {
 			continue
@@ -305,7 +307,7 @@ func (e Evidence) clockBefore(host string, index int) float64 {
 	for _, l := range e.Looks {
 		for _, m := range l.Past {
 			for _, g := range m.GPUs {
-				if l.Host == host && g.Index == index && g.Busy != nil && *g.Busy >= 0.3 && g.MHz != nil {
+				if l.Host == host && g.Index == index && works(g) {
 					all = append(all, *g.MHz)
 				}
 			}

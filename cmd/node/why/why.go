@@ -4,8 +4,7 @@
 // It decides what is asked of whom, and for how long, and what is a sign of trouble (Rank). For a healthy job it finds
 // nothing.
 //
-// It must not change anything, must not stop a program to look at it, must not wait for a machine that does not
-// answer,
+// It must not change anything, must not stop a program to look at it, must not wait for a machine that does not answer,
 // and does not explain exits: launcher/diagnose has, when they came.
 package why
 
@@ -184,7 +183,7 @@ func (w *Why) self(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	case a := <-answers:
 		return a.look, a.err
 	case <-ctx.Done():
-		return wire.NodeLook{}, ctx.Err()
+		return wire.NodeLook{}, fmt.Errorf("it could not be looked at within %s: %w", within, ctx.Err())
 	}
 }
 

@@ -7,6 +7,7 @@ package overview
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -133,7 +134,9 @@ func runStatus(ctx context.Context, a *app.App, o options) error {
 	if a.OutTTY && !o.wide { // who asks for all of it gets it
 		width = a.Columns()
 	}
-	fmt.Fprint(a.Out, s.text(o, width, 0))
+	if _, err := io.WriteString(a.Out, s.text(o, width, 0)); err != nil {
+		return err
+	}
 	for _, note := range s.notes(o) {
 		a.Say(note)
 	}
