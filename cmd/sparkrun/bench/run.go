@@ -66,7 +66,7 @@ else should use the machines meanwhile: this takes no care of that.`,
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 			err := run(ctx, a, *opts)
 			if ctx.Err() != nil && cmd.Context().Err() == nil {
-				if err != nil {
+				if err != nil && err != ctx.Err() {
 					a.Say(err.Error())
 				}
 				return app.Exits(app.ExitOf(os.Interrupt), nil)
@@ -125,7 +125,7 @@ func run(ctx context.Context, a *app.App, o runOptions) error {
 	}
 	h.Circumstances = circumstances(ctx, a)
 	if ctx.Err() != nil {
-		return nil
+		return ctx.Err()
 	}
 	if !o.resume {
 		h.ID = strings.Join(strings.Fields(f.Name), "-") + "-" + h.At.Local().Format("20060102-150405.000")

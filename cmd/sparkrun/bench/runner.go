@@ -63,7 +63,7 @@ func (r *runner) one(ctx context.Context, c bench.Case, name string) (ok bool, e
 	}
 	fail := func(res bench.Result, cause error) (bool, error) {
 		if ctx.Err() != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // the run is being ended, which is no failure
 		}
 		res.Repeat, res.Error, res.Figures = max(lacks[0], res.Repeat), cause.Error(), nil
 		r.a.Say(name + ": failed: " + res.Error)
@@ -90,7 +90,7 @@ func (r *runner) one(ctx context.Context, c bench.Case, name string) (ok bool, e
 		case err != nil:
 			return fail(res, err)
 		case ctx.Err() != nil:
-			return false, nil // it may have been cut short by the same Ctrl-C
+			return false, nil //nolint:nilerr // it may have been cut short by the same Ctrl-C
 		case n > 0:
 			if err := r.add(bench.Line{Result: &res}); err != nil {
 				return false, err
