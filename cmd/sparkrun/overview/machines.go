@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -87,8 +88,11 @@ func worstFirst(nodes []wire.NodeStatus, s *seen) []wire.NodeStatus {
 	return nodes
 }
 
+// fabricWarnings are those that cables and addresses show by themselves: doctor asks machines, and may have more.
+const fabricWarnings = "FABRIC WARNINGS"
+
 // leftOut are the columns that a narrow terminal has no room for, the first one first.
-var leftOut = []string{"ADDRESS", "WARNINGS", "LOAD", "SWAP", "MHZ", "ROLE", "W", "ETHERNET GB/S", "DISK FREE", "CPU",
+var leftOut = []string{"ADDRESS", fabricWarnings, "LOAD", "SWAP", "MHZ", "ROLE", "W", "ETHERNET GB/S", "DISK FREE", "CPU",
 	"RDMA GB/S", "NODES", "TOKENS/S"}
 
 // fit leaves columns out until the rows are as narrow as that; 0: they may be as wide as they are.
@@ -124,7 +128,7 @@ func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
 	}
 	rows[0] = append(rows[0], "FABRIC")
 	if wide {
-		rows[0] = append(rows[0], "WARNINGS")
+		rows[0] = append(rows[0], fabricWarnings)
 	}
 	for _, n := range nodes {
 		addr := "-"
@@ -143,7 +147,7 @@ func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
 		if wide {
 			warnings := "-"
 			if t := s.tallies[n.Host]; t.Warnings > 0 {
-				warnings = counted(t.Warnings, "warning")
+				warnings = strconv.Itoa(t.Warnings)
 			}
 			row = append(row, warnings)
 		}
@@ -180,7 +184,7 @@ func (s *seen) key() string {
 }
 
 // notes say below the picture what is wrong, and what to look at.
-func (s *seen) notes(o options) (notes []string) {
+func (s *seen) notes() (notes []string) {
 	say := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	for _, n := range s.status.Nodes {
 		if n.Why != "" {
@@ -193,10 +197,10 @@ func (s *seen) notes(o options) (notes []string) {
 		}
 	}
 	for _, n := range s.status.Nodes {
-		if u := s.of(n.ID); o.wide && u != nil {
+		if u := s.of(n.ID); u != nil {
 			for _, g := range u.GPUs {
-				if len(g.Throttle) > 0 {
-					say("%s's GPU is slowed down: %s", n.Host, strings.Join(g.Throttle, ", "))
+				if why := figures.Slowed(g); len(why) > 0 {
+					say("%s's GPU is slowed down: %s; see `sparkrun doctor`", n.Host, strings.Join(why, ", "))
 				}
 			}
 		}
