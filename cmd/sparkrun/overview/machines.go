@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
@@ -51,7 +50,7 @@ func (s *seen) text(o options, width, height int) string {
 	} else if !o.ranks {
 		spare = someJobs
 	}
-	b.WriteString(app.TableText(fit(s.machineRows(machines, o.wide), width)))
+	b.WriteString(app.TableText(app.Fit(s.machineRows(machines, o.wide), width, leftOut)))
 	if left := len(s.status.Nodes) - len(machines); left > 0 {
 		fmt.Fprintf(&b, "... and %d more\n", left)
 	}
@@ -61,7 +60,7 @@ func (s *seen) text(o options, width, height int) string {
 			left = len(running) - spare
 			running = running[:spare]
 		}
-		b.WriteString("\n" + app.TableText(fit(running, width)))
+		b.WriteString("\n" + app.TableText(app.Fit(running, width, leftOut)))
 		if left > 0 {
 			fmt.Fprintf(&b, "... and %d more: sparkrun ps\n", left)
 		}
@@ -92,34 +91,8 @@ func worstFirst(nodes []wire.NodeStatus, s *seen) []wire.NodeStatus {
 const fabricWarnings = "FABRIC WARNINGS"
 
 // leftOut are the columns that a narrow terminal has no room for, the first one first.
-var leftOut = []string{"ADDRESS", fabricWarnings, "LOAD", "SWAP", "MHZ", "ROLE", "W", "ETHERNET GB/S", "DISK FREE", "CPU",
-	"RDMA GB/S", "NODES", "TOKENS/S"}
-
-// fit leaves columns out until the rows are as narrow as that; 0: they may be as wide as they are.
-func fit(rows [][]string, width int) [][]string {
-	const gap = 3 // of app.TableText
-	for next := 0; width > 0 && next < len(leftOut); next++ {
-		wide := -gap
-		for i := range rows[0] {
-			most := 0
-			for _, r := range rows {
-				most = max(most, utf8.RuneCountInString(r[i]))
-			}
-			wide += most + gap
-		}
-		if wide <= width {
-			break
-		}
-		if i := slices.Index(rows[0], leftOut[next]); i >= 0 {
-			narrow := make([][]string, len(rows))
-			for k, r := range rows {
-				narrow[k] = slices.Delete(slices.Clone(r), i, i+1)
-			}
-			rows = narrow
-		}
-	}
-	return rows
-}
+var leftOut = []string{"ADDRESS", fabricWarnings, "LOAD", "SWAP", "MHZ", "ROLE", "W", "ETHERNET GB/S", "DISK FREE",
+	"CPU", "RDMA GB/S", "NODES", "TOKENS/S", "GPU MEM", "MEMORY", "GPU"}
 
 func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
 	rows := [][]string{{"HOST", "ADDRESS", "STATE", "ROLE", "GPU", "MEMORY"}}

@@ -62,7 +62,7 @@ func TestPicture(t *testing.T) {
 		o           options
 		width, most int
 	}{{options{}, 0, 100}, {options{}, 80, 80}, {options{wide: true}, 0, 220}, {options{wide: true, ranks: true, watch: true}, 80, 80},
-		{options{wide: true, ranks: true, watch: true}, 132, 132}} {
+		{options{wide: true, ranks: true, watch: true}, 132, 132}, {options{wide: true, ranks: true, watch: true}, 50, 50}} {
 		text := some().text(c.o, c.width, 0)
 		fmt.Fprintf(&b, "== %+v, %d columns\n%s", c.o, c.width, text)
 		for line := range strings.Lines(text) {
