@@ -319,7 +319,7 @@ func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched,
 		}
 	}
 	slices.SortFunc(out, func(a, b wire.BusyProgram) int { return cmp.Compare(b.CPU, a.CPU) })
-	if more := len(out) - busyMost; more > 0 {
+	if more := len(out) - busyMost; more > 1 {
 		rest := wire.BusyProgram{Name: fmt.Sprintf("%d other programs", more)}
 		for _, b := range out[busyMost:] {
 			rest.CPU += b.CPU
