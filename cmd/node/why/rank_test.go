@@ -67,6 +67,14 @@ func idles(in string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 0.01, 0.01, wire.ThreadLook{State: "S", In: in, At: in} }
 }
 
+// tenTimes has one rank work ten times as much as the others, which meet it in each step.
+func tenTimes(e *Evidence, one int) {
+	each(e, -1, func(r *wire.RankLook) {
+		r.CPU, r.Mean, r.Top, r.Main = 0.03, 0.03, 0.03, wire.ThreadLook{State: "S", In: "network", At: "wait_woken", Ran: 40}
+	})
+	e.Looks[one].Ranks[0].CPU, e.Looks[one].Ranks[0].Mean = 0.3, 0.3
+}
+
 func stacks(frames ...string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.Stacks = frames }
 }
@@ -194,6 +202,12 @@ func TestRank(t *testing.T) {
 			m.Ranks = []usage.Rank{{Job: "aaaa", GPUMemory: new(int64(1 << 30))}}
 			m.Ports = []usage.Port{{Name: "port 0", EtherOut: new(2e9), RDMAOut: new(0.0)}}
 		}, "no-rdma::spark1"},
+		"one works ten times as much":    {func(e *Evidence) { tenTimes(e, 1) }, "slowest-rank:1:spark2"},
+		"rank 0 works ten times as much": {func(e *Evidence) { tenTimes(e, 0) }, ""},
+		"one works ten times as much for a moment": {func(e *Evidence) {
+			tenTimes(e, 1)
+			each(e, 1, func(r *wire.RankLook) { r.Mean = 0.7 })
+		}, ""},
 		"one sleeps, by the kernel": {func(e *Evidence) {
 			each(e, 2, idles("lock"))
 			idles("sleep")(&e.Looks[2].Ranks[0])
