@@ -202,11 +202,15 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	l.Signals = fs.Handles(l.PID, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTERM, unix.SIGALRM)
 	cores := func(d time.Duration) float64 { return max(0, d.Seconds()/over.Seconds()) }
 	var faults uint64
-	var total time.Duration
+	var total, ended time.Duration // of it all; and of children that have ended meanwhile
 	locked, waits := 0, map[string]bool{}
 	for _, pid := range k.pids {
-		work, _ := fs.Work(pid)
-		total += work.CPU
+		work, lives := fs.Work(pid)
+		if total += work.CPU + work.Reaped; lives {
+			ended += work.Reaped - before[pid].Reaped
+		} else {
+			ended -= before[pid].CPU + before[pid].Reaped // its parent's by now
+		}
 		faults += work.Faults
 		l.Swapped += fs.Swapped(pid)
 		threads := fs.Threads(pid, threadsMost)
@@ -239,6 +243,7 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 			}
 		}
 	}
+	l.CPU += cores(ended)
 	l.Locked = locked > 0
 	l.Faults = max(0, float64(faults)-float64(k.faults)) / over.Seconds()
 	l.Disk = float64(k.disk) / float64(max(1, k.seen))
