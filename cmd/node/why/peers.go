@@ -321,14 +321,17 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 	if st == nil || !st.UsesPort || port == 0 {
 		return nil
 	}
-	var came, late []wire.RankLook
+	var came, late, hosts []wire.RankLook // the last is the one that the others come to
 	for _, r := range all {
 		there := slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Remote.Port()) == port })
 		switch {
 		case there && waitsForPeers(r):
 			came = append(came, r)
-		case !there && r.CPU < 2*quiet && !slices.ContainsFunc(r.Conns,
-			func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
+		case !there && slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
+			if waitsForPeers(r) {
+				hosts = append(hosts, r)
+			}
+		case !there && r.CPU < 2*quiet:
 			late = append(late, r)
 		case !there:
 		default:
@@ -338,7 +341,7 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 	if len(came) == 0 || len(late) == 0 || len(came)+len(late) < len(all)-1 {
 		return nil
 	}
-	f := waitFinding(e, late, came, 65, fmt.Sprintf(" at %s:%d, where ranks meet", e.Job.Plan.Head, port))
+	f := waitFinding(e, late, append(hosts, came...), 65, fmt.Sprintf(" at %s:%d, where ranks meet", e.Job.Plan.Head, port))
 	f.Code = "not-come"
 	return []wire.WhyFinding{f}
 }

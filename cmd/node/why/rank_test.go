@@ -167,7 +167,7 @@ func TestRank(t *testing.T) {
 			e.Looks[0].Ranks[0].Conns[0].Tries = 5
 			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "s", Port: "port 0", Up: new(false),
 				Text: "lost its link"}}
-		}, "link-lost::spark2 no-answer:0:spark1"},
+		}, "link-lost::spark2"},
 		"a port lost its link by which it does not meet": {func(e *Evidence) {
 			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "t", Port: "port 1", Up: new(false)}}
 		}, ""},
@@ -360,6 +360,50 @@ func TestReadStacks(t *testing.T) {
 		got := [3]string{strings.Join(dumps, "|"), strings.Join(stack, "|"), unseen}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%q: %s", text, d)
+		}
+	}
+}
+
+// What follows from a cable that is out is evidence of it; the words say how often, and who waits.
+func TestWordsOfFindings(t *testing.T) {
+	cut := func(e *Evidence) {
+		each(e, -1, idles("lock"))
+		e.Looks[0].Ranks[0].Conns[0].Tries = 5
+		e.Looks[1].Links = flap(9 * time.Second)[:1]
+		e.Looks[1].Links[0].Text = "lost its link"
+		e.Fabric = []envgen.Finding{{Code: "no-link", Text: "port 0 of spark2 has no link", Host: "spark2", Port: "port 0",
+			Severity: envgen.SeverityError}}
+	}
+	for name, tt := range map[string]struct {
+		change func(*Evidence)
+		want   string // of the first finding: its text, and the first words of its evidence
+	}{
+		"a cable that is out": {cut, "port 0 of spark2 lost its link 9s ago|what its ranks send|rank 0, 10.0|port 0 of spark2 has"},
+		"a link that came back": {func(e *Evidence) { e.Looks[1].Links = flap(time.Minute) },
+			"port 0 of spark2 has lost its link once; it has one again since 59s"},
+		"rank 0 has the address where ranks meet": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				idles("network")(r)
+				r.Port, r.Conns = 29500, nil
+			})
+			e.Looks[0].Ranks[0].Conns = []wire.Conn{{Local: netip.MustParseAddrPort("10.0.0.1:29500")}}
+			e.Looks[2].Ranks[0].Conns = []wire.Conn{{Remote: netip.MustParseAddrPort("10.0.0.1:29500")}}
+			idles("sleep")(&e.Looks[1].Ranks[0])
+		}, "rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+	} {
+		e := running()
+		tt.change(&e)
+		found := Rank(e)
+		if len(found) == 0 {
+			t.Errorf("%s: nothing found", name)
+			continue
+		}
+		got := append([]string{found[0].Text}, found[0].Evidence...)
+		for i, want := range strings.Split(tt.want, "|") {
+			if i >= len(got) || !strings.HasPrefix(got[i], want) {
+				t.Errorf("%s: %q, want %q", name, got, want)
+				break
+			}
 		}
 	}
 }

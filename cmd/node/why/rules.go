@@ -392,11 +392,13 @@ const (
 // have in common is told once.
 func (e Evidence) connections() (out []wire.WhyFinding) {
 	all := e.ways()
-	byCode, fine := map[string][]way{}, 0
+	byCode, fine, well := map[string][]way{}, 0, map[string]int{}
 	for _, w := range all {
 		switch code := w.trouble(); code {
 		case "":
 			fine++
+			well[w.from]++
+			well[w.to]++
 		default:
 			byCode[code] = append(byCode[code], w)
 		}
@@ -404,7 +406,7 @@ func (e Evidence) connections() (out []wire.WhyFinding) {
 	for _, code := range slices.Sorted(maps.Keys(byCode)) {
 		ways := byCode[code]
 		for len(ways) > 0 {
-			host := common(ways)
+			host := common(ways, well)
 			var here, rest []way
 			for _, w := range ways {
 				if w.from == host || w.to == host {
@@ -434,8 +436,8 @@ func (w way) trouble() string {
 	return ""
 }
 
-// common is the machine that is an end of most of the trouble.
-func common(ways []way) (host string) {
+// common is the machine that is an end of most of the trouble, and then of the fewest ways that are well.
+func common(ways []way, well map[string]int) (host string) {
 	count := map[string]int{}
 	for _, w := range ways {
 		weight := 1 + int(w.again) + 10*int(w.tries)
@@ -443,7 +445,7 @@ func common(ways []way) (host string) {
 		count[w.to] += weight
 	}
 	for _, h := range slices.Sorted(maps.Keys(count)) {
-		if count[h] > count[host] {
+		if count[h] > count[host] || count[h] == count[host] && well[h] < well[host] {
 			host = h
 		}
 	}
