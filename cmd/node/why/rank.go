@@ -208,13 +208,14 @@ func nonempty(texts ...string) []string {
 // recent is how long an attempt that failed is told of, once the next one runs.
 const recent = time.Hour
 
+// attempts has the failure before, but for what a person did.
 func (e Evidence) attempts() []wire.WhyFinding {
 	all := e.Job.Attempts
 	if len(all) == 0 {
 		return nil
 	}
 	last := all[len(all)-1]
-	if last.Cause == "" || e.Now.Sub(last.Ended) > recent {
+	if last.Cause == "" || strings.HasPrefix(last.Cause, rendezvous.ByHand) || e.Now.Sub(last.Ended) > recent {
 		return nil
 	}
 	return []wire.WhyFinding{{Code: "failed-before", Sure: 30, Text: fmt.Sprintf("generation %d of it ended %s ago: %s",

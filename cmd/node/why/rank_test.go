@@ -272,6 +272,9 @@ func TestRank(t *testing.T) {
 			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1",
 				Ended: now.Add(-time.Minute)}}
 		}, "failed-before::"},
+		"it was restarted by hand": {func(e *Evidence) {
+			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "restarted by root", Ended: now.Add(-time.Minute)}}
+		}, ""},
 		"it failed long ago": {func(e *Evidence) {
 			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1",
 				Ended: now.Add(-5 * time.Hour)}}
