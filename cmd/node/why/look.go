@@ -45,7 +45,7 @@ type watched struct {
 
 // node looks at this node and the ranks on it.
 func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, error) {
-	out := wire.NodeLook{ID: w.cfg.Self, Host: w.cfg.Host}
+	out := wire.NodeLook{ID: w.cfg.Self, Host: w.cfg.Host, Floor: w.cfg.Agent.MemoryFloor()}
 	_, _ = w.cfg.Machine(ctx) // rates are between two readings
 	all, _ := w.cfg.Proc.All()
 	ranks := w.watch(all, r.Job)
