@@ -56,7 +56,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	for _, k := range ranks {
 		w.first(k, before)
 	}
-	began := time.Now()
+	began, queued := time.Now(), map[uint64]uint32{}
 	for range glances {
 		select {
 		case <-time.After(window / glances):
@@ -66,6 +66,9 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 		for _, k := range ranks {
 			w.glance(k)
 		}
+		for inode, c := range connections() {
+			queued[inode] = max(queued[inode], c.InetDiagMsg.WQueue)
+		}
 	}
 	out.Over = time.Since(began)
 	after := connections()
@@ -73,7 +76,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	out.Busy = w.busy(now, before, ranks, out.Over)
 	for _, k := range ranks {
 		w.second(k, before, out.Over)
-		k.look.Conns = connsOf(w.cfg.Proc, k.pids, conns, after)
+		k.look.Conns = connsOf(w.cfg.Proc, k.pids, conns, after, queued)
 	}
 	if r.Stacks {
 		w.stacks(ctx, ranks)

@@ -131,6 +131,14 @@ func TestRank(t *testing.T) {
 		}), "rank-hangs:1:spark2"},
 		"quota":   {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
 		"starved": {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
+		"starved by many who use little": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.17, 0.83 })
+			e.Looks[1].Machine.CPU = &usage.CPU{Cores: 2, Used: new(2.), Load1: new(20.)}
+		}, "starved:1:spark2"},
+		"all have many threads, and their machines alone": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 1.9, 18 })
+			e.Looks[1].Machine.CPU = &usage.CPU{Cores: 2, Used: new(2.), Load1: new(20.)}
+		}, ""},
 		"starved on all machines, by strangers": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
@@ -188,6 +196,22 @@ func TestRank(t *testing.T) {
 		"a link has become slow": {func(e *Evidence) {
 			e.Looks[0].Ranks[0].Conns[1].RTT, e.Looks[2].Ranks[0].Conns[0].RTT = 25*time.Millisecond, 25*time.Millisecond
 		}, "crowded::spark1"},
+		"a link is slow beside others, from time to time": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				for i := range r.Conns {
+					if c := &r.Conns[i]; r.Rank == 1 || c.Remote.Addr() == netip.MustParseAddr("10.0.0.2") {
+						c.RTT, c.Queued, c.Sent = 15*time.Millisecond, 200<<10, 150
+					}
+				}
+			})
+		}, "crowded::spark2"},
+		"all links are as slow": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				for i := range r.Conns {
+					r.Conns[i].RTT, r.Conns[i].Queued, r.Conns[i].Sent = 15*time.Millisecond, 200<<10, 150
+				}
+			})
+		}, ""},
 		"a question now and then": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) {
 				for i := range r.Conns {
