@@ -3,6 +3,7 @@ package why
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -433,5 +434,15 @@ func TestWordsOfFindings(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// Of a job that moves its bytes by TCP, which need be no fault, the figures say so.
+func TestBytesByTCPAreTold(t *testing.T) {
+	e := running()
+	e.Looks[0].Machine.Ports = []usage.Port{{Name: "port 0", EtherOut: new(12e7), RDMAIn: new(0.0), RDMAOut: new(0.0)}}
+	want := "port 0 of spark1: Ethernet 120 MB/s, RDMA 0 MB/s: by TCP, though there is RDMA (sparkrun help nccl)"
+	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
+		t.Errorf("%q, want %q", looked, want)
 	}
 }

@@ -232,12 +232,8 @@ func (e Evidence) holdGPU(l wire.NodeLook) (own, others bool) {
 	return own, others
 }
 
-// byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
-func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
-	if own, _ := e.holdGPU(l); !own || !slices.ContainsFunc(e.Job.Plan.Nodes,
-		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
-		return nil
-	}
+// rates are what goes over a port, in and out together, in bytes a second.
+func rates(p usage.Port) (ether, rdma float64) {
 	of := func(in, out *float64) (sum float64) {
 		for _, v := range []*float64{in, out} {
 			if v != nil {
@@ -246,8 +242,17 @@ func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
 		}
 		return sum
 	}
+	return of(p.EtherIn, p.EtherOut), of(p.RDMAIn, p.RDMAOut)
+}
+
+// byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
+func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
+	if own, _ := e.holdGPU(l); !own || !slices.ContainsFunc(e.Job.Plan.Nodes,
+		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
+		return nil
+	}
 	for _, p := range l.Machine.Ports {
-		ether, rdma := of(p.EtherIn, p.EtherOut), of(p.RDMAIn, p.RDMAOut)
+		ether, rdma := rates(p)
 		if ether > 50e6 && rdma < ether/10 {
 			out = append(out, wire.WhyFinding{Code: "no-rdma", Sure: 65, Host: l.Host, Port: p.Name,
 				Remedy:   "sparkrun help nccl",
