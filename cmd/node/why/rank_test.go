@@ -132,14 +132,6 @@ func TestRank(t *testing.T) {
 		}), "rank-hangs:1:spark2"},
 		"quota":   {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
 		"starved": {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
-		"starved by many who use little": {func(e *Evidence) {
-			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.17, 0.83 })
-			e.Looks[1].Machine.CPU = &usage.CPU{Cores: 2, Used: new(2.), Load1: new(20.)}
-		}, "starved:1:spark2"},
-		"all have many threads, and their machines alone": {func(e *Evidence) {
-			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 1.9, 18 })
-			e.Looks[1].Machine.CPU = &usage.CPU{Cores: 2, Used: new(2.), Load1: new(20.)}
-		}, ""},
 		"starved on all machines, by strangers": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}

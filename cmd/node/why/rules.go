@@ -154,9 +154,8 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 		}
 		strangers, texts = strangers+b.CPU, append(texts, text)
 	}
-	crowd := e.overloaded(l, r)
 	behind := len(peers) > 0 && (lack(r) >= median(peers)+0.3 || lack(r) >= 0.5 && r.CPU < median(gets)/2)
-	if !behind && crowd == "" && (strangers < 0.5*r.Queued || strangers < 0.5) {
+	if !behind && (strangers < 0.5*r.Queued || strangers < 0.5) {
 		return wire.WhyFinding{}, false
 	}
 	f := wire.WhyFinding{Code: "starved", Sure: 60, Rank: new(r.Rank), Host: l.Host, Remedy: "sparkrun ps",
@@ -167,27 +166,8 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 		f.Evidence = append(f.Evidence, fmt.Sprintf("its peers get %.0f %%, and use %.2f cores", 100*(1-median(peers)),
 			median(gets)))
 	}
-	f.Evidence = append(append(f.Evidence, nonempty(crowd)...), texts...)
+	f.Evidence = append(f.Evidence, texts...)
 	return f, true
-}
-
-// overloaded says so of a machine on which a rank gets less than half of the processor time that it asks for, while
-// many others, each of which may use little, use as much as a core, and many times more could run than there are cores.
-func (e Evidence) overloaded(l wire.NodeLook, r wire.RankLook) string {
-	m := l.Machine.CPU
-	if m == nil || m.Used == nil || m.Load1 == nil || r.Queued < 2*r.CPU || *m.Load1 < 4*float64(m.Cores) {
-		return ""
-	}
-	others := *m.Used
-	for _, o := range l.Ranks {
-		if o.Job == r.Job {
-			others -= o.CPU
-		}
-	}
-	if others < 1 {
-		return ""
-	}
-	return fmt.Sprintf("load %.0f on %d cores of %s, of which others use %.1f", *m.Load1, m.Cores, l.Host, others)
 }
 
 func median(all []float64) float64 {
