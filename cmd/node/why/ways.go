@@ -36,6 +36,7 @@ type way struct {
 	queued      uint32
 	rtt, least  time.Duration // of the best of them
 	bulk        time.Duration // round trip of the best that moves many packets, which are answered at once; 0: none does
+	loaded      time.Duration // the same of those in which much waited; 0: in none did
 	example     wire.Conn
 	rank        int
 }
@@ -62,6 +63,9 @@ func (e Evidence) ways() []way {
 				w.rtt, w.least = min(w.rtt, c.RTT), min(w.least, c.MinRTT)
 				if c.Sent >= many && (w.bulk == 0 || c.RTT < w.bulk) {
 					w.bulk = c.RTT
+				}
+				if c.Queued >= full && (w.loaded == 0 || c.RTT < w.loaded) {
+					w.loaded = c.RTT
 				}
 				byPair[[2]string{l.Host, to}] = w
 			}
@@ -122,7 +126,7 @@ func beside(all []way, of way) (best time.Duration) {
 		var rtts []float64
 		for _, w := range all {
 			if w.from != end && w.to != end && w.sent >= of.sent/4 {
-				rtts = append(rtts, float64(w.rtt))
+				rtts = append(rtts, float64(cmp.Or(w.loaded, w.rtt)))
 			}
 		}
 		if len(rtts) > 0 && (best == 0 || time.Duration(median(rtts)) < best) {
@@ -143,7 +147,7 @@ func (w way) trouble(others time.Duration) string {
 		return "far"
 	case w.rtt >= crowded && w.queued >= full && w.sent > 0, w.bulk >= crowded:
 		return "crowded"
-	case w.rtt >= far && w.queued >= full && others > 0 && w.rtt > 20*others:
+	case w.loaded >= far && others > 0 && w.loaded > 20*others:
 		return "crowded"
 	}
 	return ""
@@ -189,13 +193,12 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 	case "far":
 		f.Sure, f.Text = 60, "the way "+between+" is slow: at best "+w.least.String()+" there and back"
 	case "crowded":
-		f.Sure, f.Text = 55, "the way "+between+" is slow or full: "+max(w.rtt, w.bulk).String()+" there and back"
+		f.Sure, f.Text = 55, "the way "+between+" is slow or full: "+max(w.rtt, w.bulk, w.loaded).String()+" there and back"
 	}
 	for _, w := range ways[:min(len(ways), 3)] {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, the oldest %d times; "+
 			"round trip %s, at best %s; up to %s queued", w.rank, w.example.Local, w.example.Remote, w.to, w.sent, w.again, w.tries,
-			w.rtt,
-			w.least, launcher.Size(int64(w.queued))))
+			max(w.rtt, w.bulk, w.loaded), w.least, launcher.Size(int64(w.queued))))
 	}
 	if fine > 0 {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("%d other ways between its machines have no such trouble", fine))
