@@ -67,7 +67,7 @@ func Rank(e Evidence) []wire.WhyFinding {
 }
 
 // byLink leaves out what follows from a link that is lost, and gives it to that as evidence: that nothing answers over
-// it, that ranks wait for those behind it, and what else tells of the same port.
+// it, that ranks wait for those behind it, and that its port has no link.
 func (e Evidence) byLink(found []wire.WhyFinding) []wire.WhyFinding {
 	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return f.Code == "link-lost" })
 	if i < 0 {
@@ -79,7 +79,7 @@ func (e Evidence) byLink(found []wire.WhyFinding) []wire.WhyFinding {
 		case "no-answer", "waits-for-rank", "not-come", "slowest-rank", "all-wait", "fell-silent", "gave-up-waiting":
 			return true
 		}
-		return f.Code != cause.Code && f.Host == cause.Host && f.Port == cause.Port
+		return f.Code == topology.CodeNoLink && f.Host == cause.Host
 	}
 	for _, f := range found {
 		if follows(f) {

@@ -392,7 +392,7 @@ func TestWordsOfFindings(t *testing.T) {
 		e.Looks[0].Ranks[0].Conns[0].Tries = 5
 		e.Looks[1].Links = flap(9 * time.Second)[:1]
 		e.Looks[1].Links[0].Text = "lost its link"
-		e.Fabric = []envgen.Finding{{Code: "no-link", Text: "port 0 of spark2 has no link", Host: "spark2", Port: "port 0",
+		e.Fabric = []envgen.Finding{{Code: "no-link", Text: "port 0 of spark2 has no link", Host: "spark2", Port: "enp1s0f0np0",
 			Severity: envgen.SeverityError}}
 	}
 	for name, tt := range map[string]struct {
