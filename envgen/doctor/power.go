@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,8 +20,8 @@ const (
 	// power at 513 to 1035 MHz and 20 W, with no throttle reason (minefield's trap 124,
 	// DeepSeek-V4.1-Flash-vLLM-DGX-Spark#1). Half of the highest clock lies between, on other GPUs too.
 	clockGB10 = 3003
-	// hotGPU, in °C: GB10s slow down at 91 to 92 (open-gpu-kernel-modules#1358).
-	hotGPU = 90
+	// HotGPU, in °C: GB10s slow down at 91 to 92 (open-gpu-kernel-modules#1358).
+	HotGPU = 90
 	// margin, in °C, is how near to its critical temperature a device is too hot.
 	margin = 5
 	// forget is for how long an end without a shutdown is told.
@@ -37,22 +36,32 @@ var slowed = map[string]string{
 	"hw_slowdown":             "it is too hot, or lacks power",
 }
 
+// Slowed says why a GPU with these reasons is slower than its load makes it; empty: it is not.
+func Slowed(reasons []string) string {
+	for _, r := range reasons {
+		if slowed[r] != "" {
+			return slowed[r]
+		}
+	}
+	return ""
+}
+
 const showGPU = "nvidia-smi --query-gpu=utilization.gpu,clocks.sm,clocks.max.sm,power.draw,temperature.gpu --format=csv -l 1"
 
 func (ch *checker) gpus() {
 	for _, g := range ch.node.Facts.GPUs {
 		what := fmt.Sprintf("GPU %d of %s", g.Index, ch.node.Host)
-		i := slices.IndexFunc(g.Throttle, func(r string) bool { return slowed[r] != "" })
-		if i >= 0 {
-			ch.add(codeGPUThrottle, envgen.SeverityWarning, what+" slows itself: "+slowed[g.Throttle[i]]+
+		why := Slowed(g.Throttle)
+		if why != "" {
+			ch.add(codeGPUThrottle, envgen.SeverityWarning, what+" slows itself: "+why+
 				"; look at its air, its fans and its power supply", g.says(), "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
 		}
-		if g.slow() && i < 0 {
+		if g.slow() && why == "" {
 			ch.add(codeGPUClock, envgen.SeverityWarning, fmt.Sprintf("%s is busy at %.0f MHz, less than half of its %.0f: if it "+
 				"stays there, shut the machine down and pull its mains plug for a minute, a reboot does not help", what, *g.MHz,
 				g.most()), g.says(), showGPU)
 		}
-		if g.Celsius != nil && *g.Celsius >= hotGPU {
+		if g.Celsius != nil && *g.Celsius >= HotGPU {
 			ch.add(codeHeat, envgen.SeverityWarning, fmt.Sprintf("%s is at %.0f °C, where it slows down and machines have gone "+
 				"off: give it air, or a lower clock", what, *g.Celsius), g.says(), "sudo nvidia-smi -lgc 0,2100")
 		}

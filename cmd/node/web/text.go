@@ -54,18 +54,22 @@ func rateText(v *float64) string {
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 
-// bar is a picture of a part of a whole, 0 to 1.
-func bar(v float64) template.HTML {
-	class := "bar"
+// level is the colour of a part of what runs out, 0 to 1.
+func level(v float64) string {
 	switch {
 	case v > 0.95:
-		class += " full"
+		return "full"
 	case v > 0.85:
-		class += " high"
+		return "high"
 	}
+	return ""
+}
+
+// bar is a picture of a part of a whole, 0 to 1, of a colour.
+func bar(v float64, colour string) template.HTML {
 	v = min(max(v, 0), 1)
-	return template.HTML(fmt.Sprintf(`<svg class="%s" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">`+ //nolint:gosec // numbers
-		`<rect class="rest" width="100" height="4"/><rect width="%.1f" height="4"/></svg>`, class, 100*v))
+	return template.HTML(fmt.Sprintf(`<svg class="bar %s" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">`+ //nolint:gosec // numbers
+		`<rect class="rest" width="100" height="4"/><rect width="%.1f" height="4"/></svg>`, colour, 100*v))
 }
 
 // trail is a picture of the last readings, each 0 to 1.

@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/usage"
@@ -59,7 +61,7 @@ func init() {
 // templates are read when a page is first drawn: the agent's start does not wait for them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
-		"plain": plain.Line, "text": plain.Text, "bytes": bytesText, "rate": rateText, "percent": percent, "bar": bar, "trail": trail,
+		"plain": plain.Line, "text": plain.Text, "bytes": bytesText, "rate": rateText, "percent": percent, "bar": bar, "level": level, "trail": trail,
 		"n0": func(v float64) string { return fmt.Sprintf("%.0f", v) }, "n1": func(v float64) string { return fmt.Sprintf("%.1f", v) },
 		"age": func(t time.Time) string { return age(time.Since(t)) }, "join": strings.Join,
 	}).ParseFS(assets, "assets/*.html"))
@@ -117,8 +119,11 @@ type machineRow struct {
 	Busy                              *float64
 	BusyOf                            string
 	Watts, Celsius                    *float64
-	Up, Ports                         int
-	Rate                              string
+	Fabric                            string
+	Errors                            bool   // doctor's, by what is known
+	Slow                              string // why a GPU is slowed down
+	Hot                               bool
+	Since                             time.Time // of its state
 	Jobs                              int
 	Trail                             []float64
 }
@@ -126,7 +131,7 @@ type machineRow struct {
 func (p *page) machineOf(n wire.NodeStatus) machineRow {
 	u := p.Usage[n.ID]
 	m := machineRow{ID: "m-" + string(n.ID), Host: n.Host, State: n.State, Why: n.Why, Role: n.Role, Error: u.Error,
-		Trail: p.Trails[n.ID]}
+		Since: n.Since, Trail: p.Trails[n.ID]}
 	if n.Witness {
 		m.Role = strings.TrimSpace(m.Role + " witness")
 	}
@@ -142,14 +147,17 @@ func (p *page) machineOf(n wire.NodeStatus) machineRow {
 		}
 		if g.Celsius != nil {
 			m.Celsius = new(max(*g.Celsius, or(m.Celsius, 0)))
+			m.Hot = m.Hot || *g.Celsius >= doctor.HotGPU
 		}
+		m.Slow = cmp.Or(m.Slow, doctor.Slowed(g.Throttle))
 	}
 	for _, h := range u.Heat {
 		if len(u.GPUs) == 0 {
 			m.Celsius = new(max(h.Celsius, or(m.Celsius, 0)))
 		}
 	}
-	m.Up, m.Ports, m.Rate = portsUp(n)
+	tally := p.Known().Tallies[n.Host]
+	m.Fabric, m.Errors = checkup.Fabric(n, tally), tally.Errors > 0
 	for _, j := range p.Jobs {
 		if j.Outcome == nil && slices.ContainsFunc(j.Plan.Nodes, func(at rendezvous.Place) bool { return at.Node == n.ID }) {
 			m.Jobs++
@@ -163,27 +171,6 @@ func or(v *float64, otherwise float64) float64 {
 		return otherwise
 	}
 	return *v
-}
-
-// portsUp counts a machine's ports for jobs, and tells their rate.
-func portsUp(n wire.NodeStatus) (up, all int, rate string) {
-	if n.Witness {
-		return 0, 0, ""
-	}
-	ports := envgen.Ports(n.Inventory)
-	var rates []string
-	for _, port := range ports {
-		i := slices.IndexFunc(port.Twins, func(h envgen.HCA) bool { return h.State == envgen.StateActive })
-		if i < 0 {
-			continue
-		}
-		up++
-		if r := port.Twins[i].RateMbps; r != nil {
-			rates = append(rates, fmt.Sprintf("%d Gb/s", *r/1000))
-		}
-	}
-	slices.Sort(rates)
-	return up, len(ports), strings.Join(slices.Compact(rates), " and ")
 }
 
 func (p *page) machines() part {
@@ -221,6 +208,7 @@ func (p *page) machine() part {
 		Row           machineRow
 		Addr, Version string
 		Running       []rankRow
+		Findings      []envgen.Finding
 	}
 	host := p.q.Get("host")
 	i := slices.IndexFunc(p.Status.Nodes, func(n wire.NodeStatus) bool { return n.Host == host })
@@ -232,6 +220,11 @@ func (p *page) machine() part {
 	d := data{Row: p.machineOf(n), Machine: &u.Machine, Version: n.Version}
 	if n.Addr.IsValid() {
 		d.Addr = n.Addr.String()
+	}
+	for _, f := range p.Known().Findings {
+		if f.Host == host && f.Severity != envgen.SeverityInfo {
+			d.Findings = append(d.Findings, f)
+		}
 	}
 	for _, j := range p.Jobs {
 		if j.Outcome != nil {
@@ -302,7 +295,7 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 }
 
 func (p *page) fabric() part {
-	return draw("fabric", "fabric", struct{ Picture template.HTML }{p.Fabric()})
+	return draw("fabric", "fabric", struct{ Picture template.HTML }{p.Known().Picture()})
 }
 
 // ports are what the fabric's carry.
