@@ -43,7 +43,7 @@ func Seen(st wire.Status) *doctor.Cluster {
 // witness needs none.
 func Fabric(n wire.NodeStatus, t doctor.Tally) string {
 	if t.Errors > 0 {
-		return Counted(t.Errors, "error") + ": sparkrun doctor"
+		return counted(t.Errors, "error") + ": sparkrun doctor"
 	}
 	ports := envgen.Ports(n.Inventory)
 	switch {
@@ -74,8 +74,7 @@ func Fabric(n wire.NodeStatus, t doctor.Tally) string {
 	return text
 }
 
-// Counted is a number with its noun.
-func Counted(n int, what string) string {
+func counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

@@ -5,36 +5,7 @@ import (
 	"html/template"
 	"math"
 	"strings"
-	"time"
 )
-
-// age says in one number how long something lasts: 12s, 5m, 3h, 2d.
-func age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
-
-// bytesText is a size as people say it.
-func bytesText(n int64) string {
-	for _, unit := range []struct {
-		of   int64
-		name string
-	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if v := float64(n) / float64(unit.of); v >= 100 {
-			return fmt.Sprintf("%.0f %s", v, unit.name)
-		} else if v >= 1 {
-			return fmt.Sprintf("%.1f %s", v, unit.name)
-		}
-	}
-	return fmt.Sprintf("%d B", n)
-}
 
 // rateText is a rate of bytes a second; – where it is not known.
 func rateText(v *float64) string {

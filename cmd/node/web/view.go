@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"html/template"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -61,9 +62,9 @@ func init() {
 // templates are read when a page is first drawn: the agent's start does not wait for them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
-		"plain": plain.Line, "text": plain.Text, "bytes": bytesText, "rate": rateText, "percent": percent, "bar": bar, "level": level, "trail": trail,
+		"plain": plain.Line, "text": plain.Text, "bytes": launcher.Size, "rate": rateText, "percent": percent, "bar": bar, "level": level, "trail": trail,
 		"n0": func(v float64) string { return fmt.Sprintf("%.0f", v) }, "n1": func(v float64) string { return fmt.Sprintf("%.1f", v) },
-		"age": func(t time.Time) string { return age(time.Since(t)) }, "join": strings.Join,
+		"age": func(t time.Time) string { return launcher.Age(time.Since(t)) }, "join": strings.Join,
 	}).ParseFS(assets, "assets/*.html"))
 })
 
@@ -242,12 +243,14 @@ func (p *page) machine() part {
 // ranksOf tells of a job's ranks, machine by machine, or rank by rank where machines tell what each uses.
 func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 	for _, at := range j.Plan.Nodes {
-		state := string(j.State)
-		switch {
+		state, text := j.State.Text(), ""
+		switch since, known := j.AwaySince[at.Host]; {
 		case j.Outcome != nil:
 			state = string(j.Outcome.End)
+		case known:
+			state, text = "unknown", at.Host+" has not answered for "+launcher.Age(time.Since(since))
 		case slices.Contains(j.Away, at.Host):
-			state = "away"
+			state, text = "unknown", at.Host+" does not answer"
 		case slices.Contains(j.Suspended, at.Host):
 			state = "suspended"
 		}
@@ -257,7 +260,8 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 				used[r.Rank] = r
 			}
 		}
-		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: cmp.Or(j.Spec.Name, string(j.Spec.ID)), State: state}
+		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: cmp.Or(j.Spec.Name, string(j.Spec.ID)),
+			State: state, Text: text}
 		exits := map[int]launcher.Exit{}
 		if j.Outcome != nil {
 			for _, e := range j.Outcome.Exits {
@@ -274,9 +278,9 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 		}
 		for rank := at.FirstRank; rank < at.FirstRank+at.Ranks; rank++ {
 			r, has := used[rank]
-			row.Ranks, row.State, row.Text = fmt.Sprint(rank), state, ""
+			row.Ranks, row.State, row.Text = fmt.Sprint(rank), state, text
 			if row.CPU, row.Memory, row.GPUMemory = r.CPU, r.Memory, r.GPUMemory; !has && slices.Contains(j.Done, rank) {
-				row.State = "done"
+				row.State, row.Text = "done", ""
 			}
 			if e, known := exits[rank]; known {
 				switch row.State, row.Text = "ended", plain.Cut(e.String(), 200); {
@@ -329,6 +333,9 @@ func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
 	} else if j.Started != nil {
 		r.Since = *j.Started
 	}
+	if j.Spec.Service != nil {
+		r.State = serviceOf(j).State
+	}
 	if len(j.FabricLost) > 0 {
 		r.Text = "fabric of " + few(j.FabricLost) + " lost"
 	}
@@ -376,6 +383,9 @@ func (p *page) find() (rendezvous.JobStatus, bool) {
 	return p.Jobs[i], true
 }
 
+// someEvents are shown of a job.
+const someEvents = 12
+
 func (p *page) job() part {
 	type data struct {
 		*rendezvous.JobStatus
@@ -383,6 +393,7 @@ func (p *page) job() part {
 		Ranks   []rankRow
 		Service *serviceRow
 		Root    *launcher.RankExit
+		Events  []wire.JobEvent // the newest first
 		May     bool
 	}
 	j, ok := p.find()
@@ -392,6 +403,10 @@ func (p *page) job() part {
 	d := data{JobStatus: &j, Row: p.jobOf(j), Ranks: p.ranksOf(j), May: j.Outcome == nil && p.may(j.Spec.User)}
 	if j.Outcome != nil {
 		d.Root = j.Outcome.Root
+	} else {
+		d.Events = wire.JobEvents(j, slices.Collect(maps.Values(p.Usage)), time.Now())
+		slices.Reverse(d.Events)
+		d.Events = d.Events[:min(len(d.Events), someEvents)]
 	}
 	if j.Spec.Service != nil {
 		d.Service = new(serviceOf(j))
@@ -407,8 +422,10 @@ type serviceRow struct {
 }
 
 func serviceOf(j rendezvous.JobStatus) serviceRow {
-	return serviceRow{ID: "s-" + string(j.Spec.ID), Job: string(j.Spec.ID), Name: cmp.Or(j.Spec.Name, string(j.Spec.ID)),
+	s := serviceRow{ID: "s-" + string(j.Spec.ID), Job: string(j.Spec.ID), Name: cmp.Or(j.Spec.Name, string(j.Spec.ID)),
 		ServiceLine: wire.NewServiceLine(j, time.Now()), Hosts: few(j.MainHosts())}
+	s.State = rendezvous.State(s.State).Text()
+	return s
 }
 
 func (p *page) services() part {

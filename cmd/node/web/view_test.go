@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/usage"
@@ -28,6 +29,22 @@ func TestRowsTellWhatIsTheirs(t *testing.T) {
 	j.FabricLost = []string{"spark2"}
 	if r := p.jobOf(j); r.Text != "fabric of spark2 lost" {
 		t.Errorf("a job whose cable was cut: %q", r.Text)
+	}
+	open := j
+	open.Outcome, open.State, open.Started, open.AwaySince = nil, rendezvous.StatePlanned, new(time.Now().Add(-time.Hour)),
+		map[string]time.Time{"": time.Now().Add(-9 * time.Minute)}
+	if rows := p.ranksOf(open); len(rows) != 1 || rows[0].State != "unknown" || rows[0].Text != " has not answered for 9m" {
+		t.Errorf("ranks of a lost machine: %+v", rows)
+	}
+	p.Jobs, p.q = []rendezvous.JobStatus{open}, url.Values{"id": {"j"}}
+	p.visit = visit{(&session{Of: alice}).live(), ""}
+	if html := p.job().html; !strings.Contains(html, "stopped answering <small>9m ago") {
+		t.Errorf("what has happened since it began: %s", html)
+	}
+	serves := open
+	serves.Spec.Service, serves.Service, serves.State = &launcher.Service{}, &launcher.ServiceSeen{State: launcher.ServiceReady}, rendezvous.StateRuns
+	if job, service := p.jobOf(serves).State, serviceOf(serves).State; job != "ready" || service != job {
+		t.Errorf("a service is %s as a job, %s among services", job, service)
 	}
 	if rows := p.ranksOf(j); len(rows) != 2 || rows[0].State != "failed" || rows[1].State != "ended" || rows[1].Text != "" || rows[1].JobName != "j" {
 		t.Errorf("ranks of which one has told of its end: %+v", rows)

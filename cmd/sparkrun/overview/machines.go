@@ -142,7 +142,7 @@ func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
 		if wide {
 			warnings := "-"
 			if t := s.tallies[n.Host]; t.Warnings > 0 {
-				warnings = checkup.Counted(t.Warnings, "warning")
+				warnings = app.Count(t.Warnings, "warning")
 			}
 			row = append(row, warnings)
 		}
@@ -213,7 +213,7 @@ func (s *seen) notes(o options) (notes []string) {
 		}
 	}
 	if t := s.tallies[""]; t.Errors > 0 {
-		say("the cluster as a whole has %s: `sparkrun doctor`", checkup.Counted(t.Errors, "error"))
+		say("the cluster as a whole has %s: `sparkrun doctor`", app.Count(t.Errors, "error"))
 	}
 	return notes
 }
