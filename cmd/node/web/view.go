@@ -53,6 +53,7 @@ func init() {
 		"logs": {title: "Output", under: "jobs", own: true, parts: func(p *page) []part {
 			return append([]part{p.notice()}, p.output()...)
 		}},
+		"why":      {title: "Why", own: true, parts: func(p *page) []part { return []part{p.notice(), p.why()} }},
 		"services": {title: "Services", parts: func(p *page) []part { return []part{p.notice(), p.services()} }},
 		"models":   {title: "Models", own: true, parts: func(p *page) []part { return []part{p.notice(), p.models()} }},
 		"doctor":   {title: "Doctor", own: true, parts: func(p *page) []part { return []part{p.notice(), p.doctor()} }},
@@ -210,6 +211,7 @@ func (p *page) machine() part {
 		Addr, Version string
 		Running       []rankRow
 		Findings      []envgen.Finding
+		Why           asks
 	}
 	host := p.q.Get("host")
 	i := slices.IndexFunc(p.Status.Nodes, func(n wire.NodeStatus) bool { return n.Host == host })
@@ -218,7 +220,7 @@ func (p *page) machine() part {
 	}
 	n := p.Status.Nodes[i]
 	u := p.Usage[n.ID]
-	d := data{Row: p.machineOf(n), Machine: &u.Machine, Version: n.Version}
+	d := data{Row: p.machineOf(n), Machine: &u.Machine, Version: n.Version, Why: p.asks(host, "Why?")}
 	if n.Addr.IsValid() {
 		d.Addr = n.Addr.String()
 	}
@@ -395,12 +397,14 @@ func (p *page) job() part {
 		Root    *launcher.RankExit
 		Events  []wire.JobEvent // the newest first
 		May     bool
+		Why     asks
 	}
 	j, ok := p.find()
 	if !ok {
 		return draw("job", "none", struct{ ID, What string }{"job", "job"})
 	}
-	d := data{JobStatus: &j, Row: p.jobOf(j), Ranks: p.ranksOf(j), May: j.Outcome == nil && p.may(j.Spec.User)}
+	d := data{JobStatus: &j, Row: p.jobOf(j), Ranks: p.ranksOf(j), May: j.Outcome == nil && p.may(j.Spec.User),
+		Why: p.asks(string(j.Spec.ID), "Why?")}
 	if j.Outcome != nil {
 		d.Root = j.Outcome.Root
 	} else {
