@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -77,3 +78,74 @@ type RemoveNodeResponse struct {
 	Told   bool   `json:"told"`                       // the machine knows, and has removed its keys
 	OnlyOn string `json:"recorded_only_on,omitempty"` // see Acknowledged
 }
+
+// LoginRequest comes from a machine that is to be a client. Its secret proves
+// that somebody of the cluster invited it; the CSR proves that it holds its key.
+type LoginRequest struct {
+	Secret []byte `json:"secret"`
+	CSR    []byte `json:"csr"`    // DER
+	Client string `json:"client"` // the id that it has given itself, a UUID
+	Host   string `json:"host"`   // its name, for people
+}
+
+// String keeps the secret out of logs and errors.
+func (r LoginRequest) String() string { return "login of " + r.Host + " (" + r.Client + ")" }
+
+// GoString does the same for %#v.
+func (r LoginRequest) GoString() string { return r.String() }
+
+// LoginResponse makes it a client.
+type LoginResponse struct {
+	Cluster string   `json:"cluster"`
+	User    string   `json:"user"` // whose client it is
+	Cert    []byte   `json:"cert"` // DER
+	CACert  []byte   `json:"ca_cert"`
+	Members []Member `json:"members"`
+	OnlyOn  string   `json:"recorded_only_on,omitempty"` // see Acknowledged
+}
+
+// RefreshRequest comes from a client from time to time.
+type RefreshRequest struct {
+	CSR []byte `json:"csr,omitempty"` // DER, by the client's own key; empty: no certificate is wanted
+}
+
+// RefreshResponse is what a client needs to reach the cluster.
+type RefreshResponse struct {
+	User    string   `json:"user"`
+	Home    string   `json:"home,omitempty"` // the user's, on the member that answers
+	Members []Member `json:"members"`
+	Cert    []byte   `json:"cert,omitempty"` // DER; empty: this member cannot sign, ask another
+}
+
+// ClientsResponse lists the clients.
+type ClientsResponse struct {
+	Clients []rendezvous.Client `json:"clients"`
+}
+
+// RemoveClientsRequest removes clients: one, or all of a user.
+type RemoveClientsRequest struct {
+	Client string `json:"client,omitempty"` // see rendezvous.FindClient
+	User   string `json:"user,omitempty"`
+}
+
+// RemoveClientsResponse names those that were removed.
+type RemoveClientsResponse struct {
+	Removed []rendezvous.Client `json:"removed"`
+	OnlyOn  string              `json:"recorded_only_on,omitempty"` // see Acknowledged
+}
+
+// WebLink opens the page of the member that was asked, once, for the user who asked.
+type WebLink struct {
+	Host string `json:"host"` // the member's
+	// URLs have one token, a secret; the first is the one that most can reach: by TLS, where it speaks that.
+	URLs  []string  `json:"urls"`
+	Until time.Time `json:"until"` // later it opens nothing
+	// Problem is why it is on loopback alone; empty: others reach it too.
+	Problem string `json:"problem,omitempty"`
+}
+
+// String keeps the token out of logs and errors.
+func (l WebLink) String() string { return "a link to the page of " + l.Host }
+
+// GoString does the same for %#v.
+func (l WebLink) GoString() string { return l.String() }

@@ -62,7 +62,7 @@ type NodeLook struct {
 
 // BusyProgram is a process that belongs to no rank that was asked for.
 type BusyProgram struct {
-	PID  int            `json:"pid"`
+	PID  int            `json:"pid"` // 0: several of them
 	Name string         `json:"name"`
 	Job  launcher.JobID `json:"job_id,omitempty"` // whose it is; empty: no job's
 	CPU  float64        `json:"cpu"`              // cores in use

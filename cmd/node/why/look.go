@@ -3,6 +3,7 @@ package why
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"path"
 	"slices"
 	"strconv"
@@ -25,8 +26,9 @@ const (
 	threadsMost = 256
 	// pastMinutes are told of what the machine used before.
 	pastMinutes = 15
-	// busyLeast is from how many cores on a program counts that belongs to no rank.
-	busyLeast = 0.2
+	// busyLeast is from how many cores on a program counts that belongs to no rank; so many are told of one by one.
+	busyLeast = 0.05
+	busyMost  = 3
 )
 
 // watched is one rank while it is looked at.
@@ -294,7 +296,8 @@ func (w *Why) waitsFor(pid int, t proc.Thread, at string) string {
 	return ""
 }
 
-// busy are the programs that use most of the processor and belong to none of the ranks.
+// busy are the programs that use most of the processor and belong to none of the ranks; the last are the others
+// together.
 func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched,
 	over time.Duration) (out []wire.BusyProgram) {
 	own := map[int]bool{}
@@ -316,5 +319,12 @@ func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched,
 		}
 	}
 	slices.SortFunc(out, func(a, b wire.BusyProgram) int { return cmp.Compare(b.CPU, a.CPU) })
-	return out[:min(len(out), 3)]
+	if more := len(out) - busyMost; more > 1 {
+		rest := wire.BusyProgram{Name: fmt.Sprintf("%d other programs", more)}
+		for _, b := range out[busyMost:] {
+			rest.CPU += b.CPU
+		}
+		out = append(out[:busyMost], rest)
+	}
+	return out
 }

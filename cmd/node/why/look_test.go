@@ -1,10 +1,18 @@
 package why
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
@@ -58,5 +66,26 @@ func TestFind(t *testing.T) {
 		if got != want {
 			t.Errorf("%s is %q, want %q", text, got, want)
 		}
+	}
+}
+
+// Many small programs take a rank's processor as one large one does.
+func TestBusyPrograms(t *testing.T) {
+	var all []proc.Stat
+	root, before := t.TempDir(), map[int]proc.Work{}
+	for pid := 1; pid <= 6; pid++ {
+		dir := filepath.Join(root, strconv.Itoa(pid))
+		line := fmt.Sprintf("%d (sh) R 0 0 0 0 0 0 0 0 0 0 %d 0 0 0 0 0 0 0 9 0\n", pid, 10*pid)
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(dir+"/stat", []byte(line), 0o600),
+			os.WriteFile(dir+"/comm", []byte("sh\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		all, before[pid] = append(all, proc.Stat{PID: pid}), proc.Work{}
+	}
+	got := New(Config{Proc: proc.FS(root)}).busy(all, before, nil, time.Second)
+	want := []wire.BusyProgram{{PID: 6, Name: "sh", CPU: 0.6}, {PID: 5, Name: "sh", CPU: 0.5},
+		{PID: 4, Name: "sh", CPU: 0.4}, {Name: "3 other programs", CPU: 0.6}}
+	if d := cmp.Diff(want, got, cmpopts.EquateApprox(0, 0.001)); d != "" {
+		t.Error(d)
 	}
 }

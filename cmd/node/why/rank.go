@@ -126,7 +126,7 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 // formerCause is why the generation before ended, where the next one is waited for.
 func (e Evidence) formerCause() string {
 	if last := e.Job.Last; last != nil && last.Cause != "" {
-		return "; before: " + last.Cause
+		return "; its last end: " + last.Cause
 	}
 	return ""
 }

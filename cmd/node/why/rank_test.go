@@ -110,9 +110,6 @@ func TestRank(t *testing.T) {
 			e.Looks[2].Machine.GPUs[0].MHz = new(507.0)
 			e.Looks[2].Machine.Ranks = []usage.Rank{{Job: "aaaa"}, {Job: "bbbb", GPUMemory: new(int64(1 << 30))}}
 		}, ""},
-		"a device counts an error": {func(e *Evidence) {
-			e.Looks[0].Machine.Ports = []usage.Port{{Name: "port 0", Errors: map[string]uint64{"out_of_sequence": 1}}}
-		}, ""},
 
 		"stopped": {func(e *Evidence) {
 			each(e, 1, idles("lock"))

@@ -149,6 +149,9 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 	var texts []string
 	for _, b := range l.Busy {
 		text := fmt.Sprintf("%s (pid %d) uses %.1f cores", b.Name, b.PID, b.CPU)
+		if b.PID == 0 {
+			text = fmt.Sprintf("%s use %.1f cores", b.Name, b.CPU)
+		}
 		if b.Job != "" {
 			text += ", of job " + string(b.Job)
 		}

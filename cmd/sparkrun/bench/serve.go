@@ -204,20 +204,14 @@ type watcher struct {
 
 func (w *watcher) Write(b []byte) (int, error) {
 	w.part = append(w.part, b...)
-	for {
-		i := bytes.IndexByte(w.part, '\n')
-		if i < 0 {
-			return len(b), nil
-		}
-		line := w.part[:i]
-		w.part = w.part[i+1:]
+	for i := bytes.IndexByte(w.part, '\n'); i >= 0; i = bytes.IndexByte(w.part, '\n') {
 		var e struct {
-			Type, Job, Step, URL string
-			Plan                 *struct {
-				Nodes []struct{ Host string }
-			}
+			Type, Job, URL string
+			Plan           *struct{ Nodes []struct{ Host string } }
 		}
-		if json.Unmarshal(line, &e) != nil || e.Type != "event" {
+		err := json.Unmarshal(w.part[:i], &e)
+		w.part = w.part[i+1:]
+		if err != nil || e.Type != "event" {
 			continue
 		}
 		if w.s.Job == "" && e.Job != "" {
@@ -232,8 +226,7 @@ func (w *watcher) Write(b []byte) (int, error) {
 				w.s.Hosts = append(w.s.Hosts, n.Host)
 			}
 		}
-		if e.URL != "" {
-			w.s.URL = e.URL
-		}
+		w.s.URL = cmp.Or(e.URL, w.s.URL)
 	}
+	return len(b), nil
 }
