@@ -84,7 +84,11 @@ func (t Topology) shapeOf(nodes []NodeView) Shape {
 // sharedLanes returns the lanes in which every node has an end, lowest port and primary twins first, and says
 // what the nearest miss lacks.
 func (t Topology) sharedLanes(nodes []NodeView) (shared []Lane, whyNot string) {
-	whyNot = "the fabric has no subnet between any of the nodes"
+	between := "between "
+	if len(nodes) > 2 {
+		between += "any of "
+	}
+	whyNot = "the fabric has no subnet " + between + absent(nodes, nil)
 	if !slices.ContainsFunc(nodes, func(n NodeView) bool { return len(n.Inventory.Devices) > 0 }) {
 		whyNot = "no node has an RDMA device"
 	}

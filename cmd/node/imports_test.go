@@ -68,6 +68,7 @@ var mayImportSibling = map[string]string{
 	"cmd/node/checkup -> cmd/node/survey":      "this node's part of a checkup is what its survey knows",
 	"cmd/node/why -> cmd/node/checkup":         "what inventories show is evaluated as doctor evaluates it",
 	"cmd/node/why -> cmd/node/survey":          "a running job's links are judged as its launch would be",
+	"cmd/node/web -> cmd/node/checkup":         "a machine's state is evaluated as doctor evaluates it",
 	"cmd/node/metrics -> cmd/node/gateway":     "requests, and what is told of them, are the gateway's",
 
 	"cmd/sparkrun -> cmd/node":                    "the program is the command line of a node",

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,17 +36,27 @@ var slowed = map[string]string{
 	"hw_slowdown":             "it is too hot, or lacks power",
 }
 
+// Slowed says why a GPU with these reasons is slower than its load makes it; empty: it is not.
+func Slowed(reasons []string) string {
+	for _, r := range reasons {
+		if slowed[r] != "" {
+			return slowed[r]
+		}
+	}
+	return ""
+}
+
 const showGPU = "nvidia-smi --query-gpu=utilization.gpu,clocks.sm,clocks.max.sm,power.draw,temperature.gpu --format=csv -l 1"
 
 func (ch *checker) gpus() {
 	for _, g := range ch.node.Facts.GPUs {
 		what := fmt.Sprintf("GPU %d of %s", g.Index, ch.node.Host)
-		i := slices.IndexFunc(g.Throttle, func(r string) bool { return slowed[r] != "" })
-		if i >= 0 {
-			ch.add(codeGPUThrottle, envgen.SeverityWarning, what+" slows itself: "+slowed[g.Throttle[i]]+
+		why := Slowed(g.Throttle)
+		if why != "" {
+			ch.add(codeGPUThrottle, envgen.SeverityWarning, what+" slows itself: "+why+
 				"; look at its air, its fans and its power supply", g.says(), "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
 		}
-		if g.slow() && i < 0 {
+		if g.slow() && why == "" {
 			ch.add(codeGPUClock, envgen.SeverityWarning, fmt.Sprintf("%s is busy at %.0f MHz, less than half of its %.0f: if it "+
 				"stays there, shut the machine down and pull its mains plug for a minute, a reboot does not help", what, *g.MHz,
 				g.most()), g.says(), showGPU)

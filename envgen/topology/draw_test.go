@@ -12,7 +12,7 @@ import (
 // drawn are the fixtures whose pictures are goldens: one of each shape, and each kind of mark.
 var drawn = []string{
 	"single.txt", "pair.txt", "pair-unlike-ports.txt", "pair-two-cables.txt", "mixed.txt", "switch.txt", "ring3.txt", "ring5.txt", "chain.txt",
-	"chain-dead-cable.txt", "islands.txt", "blend.txt", "servers.txt", "unknown.txt", "no-fabric.txt",
+	"chain-dead-cable.txt", "switch-dead-cable.txt", "islands.txt", "blend.txt", "servers.txt", "unknown.txt", "no-fabric.txt",
 	"findings/cable-swapped.txt", "findings/ring-miswired.txt", "findings/no-link.stale.txt", "findings/cable-loop.txt", "findings/link-speed.txt",
 }
 

@@ -14,9 +14,11 @@ import (
 func (w *world) join(cables []envgen.Cable) {
 	seen, via := w.resolve(cables)
 	live, dead := newSets(len(w.ports)), newSets(len(w.ports))
-	bySight := map[int]bool{} // ports at which a live cable was seen
+	wires := newSets(len(w.ports)) // with the ports that have no link now
+	bySight := map[int]bool{}      // ports at which a live cable was seen
 	for _, e := range seen {
 		a, b := w.ports[e[0]], w.ports[e[1]]
+		wires.union(a.id, b.id)
 		switch {
 		case !a.live || !b.live:
 			dead.union(a.id, b.id)
@@ -36,6 +38,16 @@ func (w *world) join(cables []envgen.Cable) {
 	for _, s := range []sets{live, dead} {
 		for _, ids := range s.groups() {
 			w.links = append(w.links, w.link(ids, bySight, via))
+		}
+	}
+	for _, ids := range wires.groups() {
+		if len(ids) < 3 {
+			continue
+		}
+		for i, l := range w.links { // a cable has two ends: what is left of a switch is one still
+			if l.Seen && slices.Contains(ids, w.portAt(l.Ends[0]).id) {
+				w.links[i].Switched = true
+			}
 		}
 	}
 	slices.SortStableFunc(w.links, w.compareLinks)

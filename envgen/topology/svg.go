@@ -388,7 +388,7 @@ func (s *sheet) drawRail(c *canvas, row, nth, link int) {
 	l := s.t.Links[link]
 	y := s.railY(row, nth)
 	low, high := -1, -1
-	for _, e := range l.Ends {
+	for _, e := range s.railed(l) {
 		f := s.boxes[e.Node]
 		if f.row != row {
 			continue

@@ -179,7 +179,7 @@ func (s *sheet) chooseRails() {
 			continue
 		}
 		var rows []int
-		for _, e := range l.Ends {
+		for _, e := range s.railed(l) {
 			if r := s.boxes[e.Node].row; !slices.Contains(rows, r) {
 				rows = append(rows, r)
 			}
@@ -191,6 +191,16 @@ func (s *sheet) chooseRails() {
 			s.trunks = append(s.trunks, i)
 		}
 	}
+}
+
+// railed are the ends of a link that a rail of it is drawn to: not those that are on the same switch by a live link.
+func (s *sheet) railed(l envgen.Link) []envgen.PortEnd {
+	if l.Up || !l.Switched {
+		return l.Ends
+	}
+	return slices.DeleteFunc(slices.Clone(l.Ends), func(e envgen.PortEnd) bool {
+		return slices.ContainsFunc(s.t.Links, func(other envgen.Link) bool { return other.Up && slices.Contains(other.Ends, e) })
+	})
 }
 
 // wrapsLeft reports whether a cable runs around the left side, from row to row.
@@ -302,7 +312,7 @@ func (s *sheet) restSockets(f *nodeBox) {
 			continue
 		}
 		railed := slices.ContainsFunc(s.rails[f.row], func(i int) bool {
-			return slices.Contains(s.t.Links[i].Ends, envgen.PortEnd{Node: f.node.ID, Slot: p.Slot})
+			return slices.Contains(s.railed(s.t.Links[i]), envgen.PortEnd{Node: f.node.ID, Slot: p.Slot})
 		})
 		f.sockets[p.Slot] = spare
 		if railed || len(s.rails[f.row]) > 0 && len(used) == 0 {

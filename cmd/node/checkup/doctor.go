@@ -39,6 +39,48 @@ func Seen(st wire.Status) *doctor.Cluster {
 	return c
 }
 
+// Fabric sums up a node's RDMA ports: how many have a link, and their rate, or that something is wrong with them. A
+// witness needs none.
+func Fabric(n wire.NodeStatus, t doctor.Tally) string {
+	if t.Errors > 0 {
+		return counted(t.Errors, "error") + ": sparkrun doctor"
+	}
+	ports := envgen.Ports(n.Inventory)
+	switch {
+	case n.Witness, n.State == "away", len(n.Inventory.NICs) == 0: // or nothing is known of it
+		return "-"
+	case len(ports) == 0:
+		return "none"
+	}
+	up := 0
+	var rates []string
+	for _, p := range ports {
+		// The twins share one socket: each shows its rate, which must not be added up.
+		i := slices.IndexFunc(p.Twins, func(h envgen.HCA) bool { return h.State == envgen.StateActive })
+		if i < 0 {
+			continue
+		}
+		up++
+		if r := p.Twins[i].RateMbps; r != nil {
+			if text := fmt.Sprintf("%d Gb/s", *r/1000); !slices.Contains(rates, text) {
+				rates = append(rates, text)
+			}
+		}
+	}
+	text := fmt.Sprintf("%d of %d ports up", up, len(ports))
+	if len(rates) > 0 {
+		text += ", " + strings.Join(rates, " and ")
+	}
+	return text
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // Doctor examines every member, side by side, from this node: no leader is
 // needed for it.
 func (u *Checkup) Doctor(ctx context.Context, c wire.Caller, r wire.DoctorRequest) (wire.DoctorResponse, error) {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -17,7 +18,7 @@ import (
 const (
 	// actWithin bounds an action; the leader goes on with what it has recorded.
 	actWithin = 30 * time.Second
-	// examineWithin bounds doctor, modelsWithin the question for models.
+	// examineWithin bounds doctor and why, modelsWithin the question for models.
 	examineWithin, modelsWithin = 2 * time.Minute, 10 * time.Second
 	// modelsEach is how old the list of models may get while somebody looks at it.
 	modelsEach = 10 * time.Second
@@ -95,16 +96,21 @@ type answer[T any] struct {
 	mu    sync.Mutex
 	asks  bool
 	at    time.Time // when it was answered; zero: it was not
+	of    string    // what it is about
 	value T
 	err   error
 }
 
 // ask asks if it is not asked already, and the answer is older than that.
-func (a *answer[T]) ask(w *Web, older, within time.Duration, fn func(context.Context) (T, error)) {
+func (a *answer[T]) ask(w *Web, of string, older, within time.Duration, fn func(context.Context) (T, error)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.asks || !a.at.IsZero() && time.Since(a.at) < older {
 		return
+	}
+	if a.of != of {
+		var none T
+		a.of, a.at, a.value, a.err = of, time.Time{}, none, nil
 	}
 	a.asks = true
 	w.tasks.Go(func() {
@@ -121,6 +127,7 @@ func (a *answer[T]) ask(w *Web, older, within time.Duration, fn func(context.Con
 type answered[T any] struct {
 	Asks  bool
 	At    time.Time
+	Of    string
 	Value T
 	Error string
 }
@@ -128,7 +135,7 @@ type answered[T any] struct {
 func (a *answer[T]) now() answered[T] {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := answered[T]{Asks: a.asks, At: a.at, Value: a.value}
+	out := answered[T]{Asks: a.asks, At: a.at, Of: a.of, Value: a.value}
 	if a.err != nil {
 		out.Error = plain.Line(a.err.Error())
 	}
@@ -138,7 +145,7 @@ func (a *answer[T]) now() answered[T] {
 // examine has doctor look; the page shows what it finds when it is done.
 func (w *Web) examine(rw http.ResponseWriter, r *http.Request) {
 	v := visiting(r)
-	v.doctor.ask(w, 0, examineWithin, func(ctx context.Context) (wire.DoctorResponse, error) {
+	v.doctor.ask(w, "", 0, examineWithin, func(ctx context.Context) (wire.DoctorResponse, error) {
 		w.examining.Lock() // one after the other: it sends packets
 		defer w.examining.Unlock()
 		return wire.Doctor.Call(ctx, w.cfg.As(v.Of), wire.DoctorRequest{})
@@ -153,6 +160,43 @@ func (p *page) doctor() part {
 	}{p.visit.doctor.now(), p.visit.formToken("doctor", "")})
 }
 
+// askWhy has it looked for what ails a job, a service or a machine, with the rights of the visitor.
+func (w *Web) askWhy(rw http.ResponseWriter, r *http.Request) {
+	v, of := visiting(r), r.PostForm.Get("id")
+	v.why.ask(w, of, 0, examineWithin, func(ctx context.Context) (wire.WhyResponse, error) {
+		return wire.Why.Call(ctx, w.cfg.As(v.Of), wire.WhyRequest{Of: of})
+	})
+	http.Redirect(rw, r, v.folder()+"why?id="+url.QueryEscape(of), http.StatusSeeOther)
+}
+
+// asks is the form of a button that has it asked why.
+type asks struct {
+	Of, Token, Text string
+	Busy            bool
+}
+
+func (p *page) asks(of, text string) asks { return asks{of, p.visit.formToken("why", of), text, false} }
+
+func (p *page) why() part {
+	of := p.q.Get("id")
+	now := p.visit.why.now()
+	if now.Of != of { // it was not asked, or something else was since
+		now = answered[wire.WhyResponse]{}
+	}
+	d := struct {
+		answered[wire.WhyResponse]
+		Job, Name string
+		Form      asks
+	}{now, "", of, p.asks(of, "Look again")}
+	if j, ok := p.find(); ok {
+		d.Job, d.Name = of, cmp.Or(j.Spec.Name, of)
+	}
+	if d.Form.Busy = now.Asks; now.Asks {
+		d.Form.Text = "Looking, for some seconds …"
+	}
+	return draw("why", "why", d)
+}
+
 // modelRow is a model on a page.
 type modelRow struct {
 	Name, Type string
@@ -164,7 +208,7 @@ type modelRow struct {
 
 func (p *page) models() part {
 	v := p.visit
-	v.models.ask(p.web, modelsEach, modelsWithin, func(ctx context.Context) ([]wire.NodeModels, error) {
+	v.models.ask(p.web, "", modelsEach, modelsWithin, func(ctx context.Context) ([]wire.NodeModels, error) {
 		res, err := wire.Models.Call(ctx, p.web.cfg.As(v.Of), wire.ModelsRequest{})
 		return res.Nodes, err
 	})

@@ -72,6 +72,20 @@ func TestBrowser(t *testing.T) {
 	c.Run(fmt.Sprintf(`location.href = "job?id=%s"`, mine))
 	c.Shows("the job", `!!document.querySelector(".button.bad")`)
 	c.Picture("job")
+	s.mu.Lock()
+	if len(s.whys) > 0 {
+		t.Errorf("asked before anybody clicked: %q", s.whys)
+	}
+	s.mu.Unlock()
+	c.Click(`form[action="why"] button`)
+	c.Shows("why", `document.querySelectorAll("#why .findings li").length === 1 && document.querySelector("#why").innerText.includes("rank 1 is behind") && !document.querySelector("#why button").disabled`)
+	c.Picture("why")
+	s.mu.Lock()
+	if want := "alice " + mine; len(s.whys) != 1 || s.whys[0] != want {
+		t.Errorf("asked %q, want %q once", s.whys, want)
+	}
+	s.mu.Unlock()
+	c.Click("#why h1 a")
 	c.Click(".button.bad")
 	c.Shows("the question", `document.querySelector("h1").innerText === "Stop pretrain?"`)
 	c.Picture("question")

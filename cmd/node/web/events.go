@@ -45,7 +45,7 @@ func changes(was, now []part) (out [][2]string) {
 		switch {
 		case i >= len(was) || was[i].id != p.id:
 			return append(out, [2]string{"", ""}) // it is another page
-		case p.items == nil || was[i].items == nil || !sameItems(was[i].items, p.items):
+		case p.items == nil || was[i].open != p.open || !sameItems(was[i].items, p.items):
 			if whole := p.whole(); was[i].whole() != whole {
 				out = append(out, [2]string{p.id, whole})
 			}

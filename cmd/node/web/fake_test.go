@@ -35,6 +35,7 @@ type cluster struct {
 
 	askedAll int // how often for all jobs
 	stopped  []string
+	whys     []string // who asked, of what
 	by       []wire.User
 	problem  string
 	more     chan string // lines of output
@@ -57,7 +58,8 @@ func (c *cluster) inventory(i int) envgen.Inventory {
 				MTU: 9000, Up: true, Carrier: new(state == envgen.StateActive), SpeedMbps: new(200000), OperState: "up", Physical: true,
 				Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.%d/24", port, twin, i+1))}})
 			inv.Devices = append(inv.Devices, envgen.HCA{Name: "roce" + name, PCI: pci, Type: "MT4129", State: state, PhysState: phys,
-				RateMbps: new(200000), LinkLayer: envgen.LayerEthernet, Netdev: name})
+				RateMbps: new(200000), LinkLayer: envgen.LayerEthernet, Netdev: name, GIDs: []envgen.GID{{Index: 3, Type: "RoCE v2",
+					Addr: netip.AddrFrom16(netip.AddrFrom4([4]byte{10, byte(port), byte(twin), byte(i + 1)}).As16())}}})
 		}
 	}
 	return inv
@@ -196,6 +198,13 @@ func (c *cluster) calls() (led, here []wire.Call) {
 	}
 	here = []wire.Call{
 		wire.Logs.Serve(c.logs),
+		wire.Why.Serve(func(_ context.Context, who wire.Caller, r wire.WhyRequest) (wire.WhyResponse, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.whys = append(c.whys, who.User.Name+" "+r.Of)
+			return wire.WhyResponse{Findings: []wire.WhyFinding{{Text: "rank 1 is behind: " + hostile, Evidence: []string{"0.1 of 1 cores"},
+				Remedy: "sparkrun ps"}}, Unasked: []string{"spark3: it is away"}}, nil
+		}),
 		wire.Doctor.Serve(func(context.Context, wire.Caller, wire.DoctorRequest) (wire.DoctorResponse, error) {
 			return wire.DoctorResponse{Findings: []envgen.Finding{
 				{Code: "twins-one-subnet", Severity: envgen.SeverityError, Host: "spark3", Text: "Both twins of a port are in 10.0.0.0/24.",

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -32,10 +34,17 @@ type seen struct {
 	Usage  map[launcher.NodeID]wire.NodeUsage
 	Trails map[launcher.NodeID][]float64 // of how busy it was, 0 to 1, the newest last
 	Jobs   []rendezvous.JobStatus        // the newest first
-	Fabric func() template.HTML          // draws the picture, once
+	Known  func() known                  // works it out, once
 	// Problem is why some of it may be old, JobsProblem why jobs are.
 	Problem, JobsProblem string
 	has                  has
+}
+
+// known is what the inventories show by themselves.
+type known struct {
+	Findings []envgen.Finding
+	Tallies  map[string]doctor.Tally // by host
+	Picture  func() template.HTML    // draws it, once
 }
 
 // has are the questions that have been answered.
@@ -53,7 +62,7 @@ type gatherer struct {
 
 func newGatherer(to *wire.Client) *gatherer {
 	g := &gatherer{to: to}
-	g.now.Store(&seen{Fabric: func() template.HTML { return "" }})
+	g.now.Store(&seen{Known: func() known { return knownOf(wire.Status{}) }})
 	return g
 }
 
@@ -142,11 +151,11 @@ func (g *gatherer) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := wire.Follow.Call(ctx, g.to, wire.Empty{}, func(st wire.Status) error {
 			last := g.now.Load()
-			picture := last.Fabric
+			shows := last.Known
 			if !reflect.DeepEqual(last.Status.Nodes, st.Nodes) {
-				picture = sync.OnceValue(func() template.HTML { return fabricOf(st) })
+				shows = sync.OnceValue(func() known { return knownOf(st) })
 			}
-			g.change(func(s *seen) { s.Status, s.Fabric, s.Problem, s.has.status = st, picture, st.Problem, true })
+			g.change(func(s *seen) { s.Status, s.Known, s.Problem, s.has.status = st, shows, st.Problem, true })
 			return nil
 		})
 		if ctx.Err() != nil {
@@ -159,19 +168,14 @@ func (g *gatherer) follow(ctx context.Context) {
 	}
 }
 
-// fabricOf draws the fabric, as far as machines have told of theirs.
-func fabricOf(st wire.Status) template.HTML {
-	var views []envgen.NodeView
-	for _, n := range st.Nodes {
-		if !n.Witness && len(n.Inventory.NICs) > 0 {
-			views = append(views, envgen.NodeView{ID: string(n.ID), Host: n.Host, Mgmt: n.Addr, Inventory: n.Inventory})
+func knownOf(st wire.Status) known {
+	c := checkup.Seen(st)
+	return known{c.Known(), c.Counts(), sync.OnceValue(func() template.HTML {
+		if len(c.Topology.Nodes) == 0 {
+			return ""
 		}
-	}
-	t, err := topology.Derive(topology.Observed(views))
-	if err != nil || len(views) == 0 {
-		return ""
-	}
-	return template.HTML(topology.SVG(t)) //nolint:gosec // it escapes what others wrote
+		return template.HTML(topology.SVG(c.Topology)) //nolint:gosec // it escapes what others wrote
+	})}
 }
 
 func (g *gatherer) askUsage(ctx context.Context) {

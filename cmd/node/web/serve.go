@@ -157,6 +157,7 @@ func (w *Web) routes() *http.ServeMux {
 		m.HandleFunc("POST /"+does, w.act(does))
 	}
 	m.HandleFunc("POST /doctor", w.examine)
+	m.HandleFunc("POST /why", w.askWhy)
 	m.HandleFunc("POST /leave", func(rw http.ResponseWriter, r *http.Request) {
 		w.leave(visiting(r).session)
 		http.Error(rw, unknown, http.StatusUnauthorized)

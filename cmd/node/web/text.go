@@ -5,36 +5,7 @@ import (
 	"html/template"
 	"math"
 	"strings"
-	"time"
 )
-
-// age says in one number how long something lasts: 12s, 5m, 3h, 2d.
-func age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
-
-// bytesText is a size as people say it.
-func bytesText(n int64) string {
-	for _, unit := range []struct {
-		of   int64
-		name string
-	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if v := float64(n) / float64(unit.of); v >= 100 {
-			return fmt.Sprintf("%.0f %s", v, unit.name)
-		} else if v >= 1 {
-			return fmt.Sprintf("%.1f %s", v, unit.name)
-		}
-	}
-	return fmt.Sprintf("%d B", n)
-}
 
 // rateText is a rate of bytes a second; – where it is not known.
 func rateText(v *float64) string {
@@ -54,18 +25,22 @@ func rateText(v *float64) string {
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 
-// bar is a picture of a part of a whole, 0 to 1.
-func bar(v float64) template.HTML {
-	class := "bar"
+// level is the colour of a part of what runs out, 0 to 1.
+func level(v float64) string {
 	switch {
 	case v > 0.95:
-		class += " full"
+		return "full"
 	case v > 0.85:
-		class += " high"
+		return "high"
 	}
+	return ""
+}
+
+// bar is a picture of a part of a whole, 0 to 1, of a colour.
+func bar(v float64, colour string) template.HTML {
 	v = min(max(v, 0), 1)
-	return template.HTML(fmt.Sprintf(`<svg class="%s" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">`+ //nolint:gosec // numbers
-		`<rect class="rest" width="100" height="4"/><rect width="%.1f" height="4"/></svg>`, class, 100*v))
+	return template.HTML(fmt.Sprintf(`<svg class="bar %s" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">`+ //nolint:gosec // numbers
+		`<rect class="rest" width="100" height="4"/><rect width="%.1f" height="4"/></svg>`, colour, 100*v))
 }
 
 // trail is a picture of the last readings, each 0 to 1.

@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"fmt"
 	"html/template"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/usage"
@@ -50,6 +53,7 @@ func init() {
 		"logs": {title: "Output", under: "jobs", own: true, parts: func(p *page) []part {
 			return append([]part{p.notice()}, p.output()...)
 		}},
+		"why":      {title: "Why", own: true, parts: func(p *page) []part { return []part{p.notice(), p.why()} }},
 		"services": {title: "Services", parts: func(p *page) []part { return []part{p.notice(), p.services()} }},
 		"models":   {title: "Models", own: true, parts: func(p *page) []part { return []part{p.notice(), p.models()} }},
 		"doctor":   {title: "Doctor", own: true, parts: func(p *page) []part { return []part{p.notice(), p.doctor()} }},
@@ -59,9 +63,9 @@ func init() {
 // templates are read when a page is first drawn: the agent's start does not wait for them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
-		"plain": plain.Line, "text": plain.Text, "bytes": bytesText, "rate": rateText, "percent": percent, "bar": bar, "trail": trail,
+		"plain": plain.Line, "text": plain.Text, "bytes": launcher.Size, "rate": rateText, "percent": percent, "bar": bar, "level": level, "trail": trail,
 		"n0": func(v float64) string { return fmt.Sprintf("%.0f", v) }, "n1": func(v float64) string { return fmt.Sprintf("%.1f", v) },
-		"age": func(t time.Time) string { return age(time.Since(t)) }, "join": strings.Join,
+		"age": func(t time.Time) string { return launcher.Age(time.Since(t)) }, "join": strings.Join,
 	}).ParseFS(assets, "assets/*.html"))
 })
 
@@ -117,8 +121,11 @@ type machineRow struct {
 	Busy                              *float64
 	BusyOf                            string
 	Watts, Celsius                    *float64
-	Up, Ports                         int
-	Rate                              string
+	Fabric                            string
+	Errors                            bool   // doctor's, by what is known
+	Slow                              string // why a GPU is slowed down
+	Hot                               bool
+	Since                             time.Time // of its state
 	Jobs                              int
 	Trail                             []float64
 }
@@ -126,7 +133,7 @@ type machineRow struct {
 func (p *page) machineOf(n wire.NodeStatus) machineRow {
 	u := p.Usage[n.ID]
 	m := machineRow{ID: "m-" + string(n.ID), Host: n.Host, State: n.State, Why: n.Why, Role: n.Role, Error: u.Error,
-		Trail: p.Trails[n.ID]}
+		Since: n.Since, Trail: p.Trails[n.ID]}
 	if n.Witness {
 		m.Role = strings.TrimSpace(m.Role + " witness")
 	}
@@ -142,14 +149,17 @@ func (p *page) machineOf(n wire.NodeStatus) machineRow {
 		}
 		if g.Celsius != nil {
 			m.Celsius = new(max(*g.Celsius, or(m.Celsius, 0)))
+			m.Hot = m.Hot || *g.Celsius >= doctor.HotGPU
 		}
+		m.Slow = cmp.Or(m.Slow, doctor.Slowed(g.Throttle))
 	}
 	for _, h := range u.Heat {
 		if len(u.GPUs) == 0 {
 			m.Celsius = new(max(h.Celsius, or(m.Celsius, 0)))
 		}
 	}
-	m.Up, m.Ports, m.Rate = portsUp(n)
+	tally := p.Known().Tallies[n.Host]
+	m.Fabric, m.Errors = checkup.Fabric(n, tally), tally.Errors > 0
 	for _, j := range p.Jobs {
 		if j.Outcome == nil && slices.ContainsFunc(j.Plan.Nodes, func(at rendezvous.Place) bool { return at.Node == n.ID }) {
 			m.Jobs++
@@ -163,27 +173,6 @@ func or(v *float64, otherwise float64) float64 {
 		return otherwise
 	}
 	return *v
-}
-
-// portsUp counts a machine's ports for jobs, and tells their rate.
-func portsUp(n wire.NodeStatus) (up, all int, rate string) {
-	if n.Witness {
-		return 0, 0, ""
-	}
-	ports := envgen.Ports(n.Inventory)
-	var rates []string
-	for _, port := range ports {
-		i := slices.IndexFunc(port.Twins, func(h envgen.HCA) bool { return h.State == envgen.StateActive })
-		if i < 0 {
-			continue
-		}
-		up++
-		if r := port.Twins[i].RateMbps; r != nil {
-			rates = append(rates, fmt.Sprintf("%d Gb/s", *r/1000))
-		}
-	}
-	slices.Sort(rates)
-	return up, len(ports), strings.Join(slices.Compact(rates), " and ")
 }
 
 func (p *page) machines() part {
@@ -221,6 +210,8 @@ func (p *page) machine() part {
 		Row           machineRow
 		Addr, Version string
 		Running       []rankRow
+		Findings      []envgen.Finding
+		Why           asks
 	}
 	host := p.q.Get("host")
 	i := slices.IndexFunc(p.Status.Nodes, func(n wire.NodeStatus) bool { return n.Host == host })
@@ -229,9 +220,14 @@ func (p *page) machine() part {
 	}
 	n := p.Status.Nodes[i]
 	u := p.Usage[n.ID]
-	d := data{Row: p.machineOf(n), Machine: &u.Machine, Version: n.Version}
+	d := data{Row: p.machineOf(n), Machine: &u.Machine, Version: n.Version, Why: p.asks(host, "Why?")}
 	if n.Addr.IsValid() {
 		d.Addr = n.Addr.String()
+	}
+	for _, f := range p.Known().Findings {
+		if f.Host == host && f.Severity != envgen.SeverityInfo {
+			d.Findings = append(d.Findings, f)
+		}
 	}
 	for _, j := range p.Jobs {
 		if j.Outcome != nil {
@@ -249,12 +245,14 @@ func (p *page) machine() part {
 // ranksOf tells of a job's ranks, machine by machine, or rank by rank where machines tell what each uses.
 func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 	for _, at := range j.Plan.Nodes {
-		state := string(j.State)
-		switch {
+		state, text := j.State.Text(), ""
+		switch since, known := j.AwaySince[at.Host]; {
 		case j.Outcome != nil:
 			state = string(j.Outcome.End)
+		case known:
+			state, text = "unknown", at.Host+" has not answered for "+launcher.Age(time.Since(since))
 		case slices.Contains(j.Away, at.Host):
-			state = "away"
+			state, text = "unknown", at.Host+" does not answer"
 		case slices.Contains(j.Suspended, at.Host):
 			state = "suspended"
 		}
@@ -264,7 +262,8 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 				used[r.Rank] = r
 			}
 		}
-		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: cmp.Or(j.Spec.Name, string(j.Spec.ID)), State: state}
+		row := rankRow{Host: at.Host, Job: string(j.Spec.ID), JobName: cmp.Or(j.Spec.Name, string(j.Spec.ID)),
+			State: state, Text: text}
 		exits := map[int]launcher.Exit{}
 		if j.Outcome != nil {
 			for _, e := range j.Outcome.Exits {
@@ -281,9 +280,9 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 		}
 		for rank := at.FirstRank; rank < at.FirstRank+at.Ranks; rank++ {
 			r, has := used[rank]
-			row.Ranks, row.State, row.Text = fmt.Sprint(rank), state, ""
+			row.Ranks, row.State, row.Text = fmt.Sprint(rank), state, text
 			if row.CPU, row.Memory, row.GPUMemory = r.CPU, r.Memory, r.GPUMemory; !has && slices.Contains(j.Done, rank) {
-				row.State = "done"
+				row.State, row.Text = "done", ""
 			}
 			if e, known := exits[rank]; known {
 				switch row.State, row.Text = "ended", plain.Cut(e.String(), 200); {
@@ -302,7 +301,7 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 }
 
 func (p *page) fabric() part {
-	return draw("fabric", "fabric", struct{ Picture template.HTML }{p.Fabric()})
+	return draw("fabric", "fabric", struct{ Picture template.HTML }{p.Known().Picture()})
 }
 
 // ports are what the fabric's carry.
@@ -335,6 +334,9 @@ func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
 		r.Since, r.Cause = j.Outcome.At, j.Outcome.Cause
 	} else if j.Started != nil {
 		r.Since = *j.Started
+	}
+	if j.Spec.Service != nil {
+		r.State = serviceOf(j).State
 	}
 	if len(j.FabricLost) > 0 {
 		r.Text = "fabric of " + few(j.FabricLost) + " lost"
@@ -383,6 +385,9 @@ func (p *page) find() (rendezvous.JobStatus, bool) {
 	return p.Jobs[i], true
 }
 
+// someEvents are shown of a job.
+const someEvents = 12
+
 func (p *page) job() part {
 	type data struct {
 		*rendezvous.JobStatus
@@ -390,15 +395,22 @@ func (p *page) job() part {
 		Ranks   []rankRow
 		Service *serviceRow
 		Root    *launcher.RankExit
+		Events  []wire.JobEvent // the newest first
 		May     bool
+		Why     asks
 	}
 	j, ok := p.find()
 	if !ok {
 		return draw("job", "none", struct{ ID, What string }{"job", "job"})
 	}
-	d := data{JobStatus: &j, Row: p.jobOf(j), Ranks: p.ranksOf(j), May: j.Outcome == nil && p.may(j.Spec.User)}
+	d := data{JobStatus: &j, Row: p.jobOf(j), Ranks: p.ranksOf(j), May: j.Outcome == nil && p.may(j.Spec.User),
+		Why: p.asks(string(j.Spec.ID), "Why?")}
 	if j.Outcome != nil {
 		d.Root = j.Outcome.Root
+	} else {
+		d.Events = wire.JobEvents(j, slices.Collect(maps.Values(p.Usage)), time.Now())
+		slices.Reverse(d.Events)
+		d.Events = d.Events[:min(len(d.Events), someEvents)]
 	}
 	if j.Spec.Service != nil {
 		d.Service = new(serviceOf(j))
@@ -414,8 +426,10 @@ type serviceRow struct {
 }
 
 func serviceOf(j rendezvous.JobStatus) serviceRow {
-	return serviceRow{ID: "s-" + string(j.Spec.ID), Job: string(j.Spec.ID), Name: cmp.Or(j.Spec.Name, string(j.Spec.ID)),
+	s := serviceRow{ID: "s-" + string(j.Spec.ID), Job: string(j.Spec.ID), Name: cmp.Or(j.Spec.Name, string(j.Spec.ID)),
 		ServiceLine: wire.NewServiceLine(j, time.Now()), Hosts: few(j.MainHosts())}
+	s.State = rendezvous.State(s.State).Text()
+	return s
 }
 
 func (p *page) services() part {

@@ -79,13 +79,14 @@ type session struct {
 	end     context.CancelFunc
 	doctor  *answer[wire.DoctorResponse]
 	models  *answer[[]wire.NodeModels]
+	why     *answer[wire.WhyResponse]
 }
 
 // live gives a session what it has in this process alone.
 func (s *session) live() *session {
 	s.used = time.Now()
 	s.ctx, s.end = context.WithCancel(context.Background())
-	s.doctor, s.models = &answer[wire.DoctorResponse]{}, &answer[[]wire.NodeModels]{}
+	s.doctor, s.models, s.why = &answer[wire.DoctorResponse]{}, &answer[[]wire.NodeModels]{}, &answer[wire.WhyResponse]{}
 	return s
 }
 

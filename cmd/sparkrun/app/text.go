@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
@@ -20,24 +20,10 @@ func Count(n int, noun string) string {
 }
 
 // Quote quotes a word for a shell.
-func Quote(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
+func Quote(s string) string { return launcher.Quote(s) }
 
 // QuoteAll quotes a command line for a shell.
-func QuoteAll(argv []string) string {
-	out := make([]string, len(argv))
-	for i, a := range argv {
-		out[i] = Quote(a)
-	}
-	return strings.Join(out, " ")
-}
+func QuoteAll(argv []string) string { return launcher.QuoteAll(argv) }
 
 // Columns writes rows in columns, without spaces at the ends of lines.
 func Columns(b *strings.Builder, rows [][]string) {
@@ -54,19 +40,6 @@ func Columns(b *strings.Builder, rows [][]string) {
 	for line := range strings.Lines(text.String()) {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
-}
-
-// Age says in one number how long ago: 12s, 5m, 3h, 2d.
-func Age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
 // RankSpan names n ranks, beginning with first.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads/bench"
 )
@@ -60,7 +61,7 @@ func list(a *app.App, json bool) error {
 			}
 		}
 		all = append(all, l)
-		rows = append(rows, []string{l.ID, app.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), h.File})
+		rows = append(rows, []string{l.ID, launcher.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), h.File})
 	}
 	if json {
 		return a.Object(all)

@@ -55,7 +55,7 @@ func TestSinceItBegan(t *testing.T) {
 		}
 		j := rendezvous.JobStatus{Started: &began, Job: rendezvous.Job{Plan: rendezvous.Plan{Nodes: []rendezvous.Place{
 			{Node: "n1", Host: "spark1", Entry: e}, {Node: "n2", Host: "spark2", Entry: e}}}}}
-		got := eventsText(events(j, []wire.NodeUsage{{ID: "n1", Error: "spark1 is away"},
+		got := eventsText(wire.JobEvents(j, []wire.NodeUsage{{ID: "n1", Error: "spark1 is away"},
 			{ID: "n2", Machine: usage.Machine{At: now.Add(skew)}, Began: c.agent, Links: c.links}}, now), now)
 		got = strings.TrimSpace(strings.ReplaceAll(strings.TrimPrefix(got, "since it began:\n"), "\n  ", "\n"))
 		if d := cmp.Diff(c.want, got); d != "" {

@@ -42,7 +42,7 @@ func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsRespons
 		used, _ = wire.Usage.Call(soon, b, wire.Empty{}) //nolint:errcheck // all else is shown without it
 	}
 	now := time.Now()
-	happened := events(j, used.Nodes, now)
+	happened := wire.JobEvents(j, used.Nodes, now)
 	v := follow.View{Key: Key(res.Line(j))}
 	for _, e := range happened {
 		v.Key += "\n" + e.Text
@@ -58,9 +58,9 @@ func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsRespons
 		}
 		v.Text, err = a.ObjectText(struct {
 			wire.JobLine
-			Usage  []rankUsed `json:"usage"`
-			Events []event    `json:"events"`
-		}{res.Line(j), ranks, append([]event{}, happened...)})
+			Usage  []rankUsed      `json:"usage"`
+			Events []wire.JobEvent `json:"events"`
+		}{res.Line(j), ranks, append([]wire.JobEvent{}, happened...)})
 		return v, err
 	}
 	v.Text = strings.Join(append(describe(j, now), follow.LastOfLost(ctx, b, j)...), "\n") + "\n"
@@ -128,7 +128,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		head += fmt.Sprintf(", exit code %d", *l.ExitCode)
 	}
 	out := []string{head}
-	if line := commandLine(j.Job); line != "" {
+	if line := j.CommandLine(); line != "" {
 		out = append(out, "  $ "+line)
 	}
 	if image := imageOf(j.Spec); image != "" {
@@ -140,7 +140,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 			line = fmt.Sprintf("  %s: %s", p.Host, stagesOn(j.Spec, i, p.FirstRank))
 		}
 		if since, known := j.AwaySince[p.Host]; known {
-			line += ", has not answered for " + app.Age(now.Sub(since))
+			line += ", has not answered for " + launcher.Age(now.Sub(since))
 		} else if slices.Contains(j.Away, p.Host) {
 			line += ", does not answer"
 		}
@@ -203,82 +203,22 @@ func stagesOn(spec launcher.Spec, node, first int) string {
 	return strings.Join(parts, ", ")
 }
 
-// commandBytes bounds how much of a command line is shown: some lines of a terminal.
-const commandBytes = 400
+// someEvents are shown: the newest.
+const someEvents = 12
 
-// commandLine is the command of a job's ranks, quoted for a shell; empty where the job's
-// spec has no known stage.
-func commandLine(j rendezvous.Job) string {
-	st := j.Spec.MainStage()
-	if st == nil {
-		return ""
+func eventsText(all []wire.JobEvent, now time.Time) string {
+	var b strings.Builder
+	if len(all) > 0 {
+		b.WriteString("since it began:\n")
 	}
-	ranks := placements(j)
-	command := st.Command()
-	argv := make([]string, len(command))
-	for i, v := range command {
-		for _, p := range v {
-			argv[i] += cmp.Or(p.Lit, known(p.Ref, ranks))
-		}
+	if more := len(all) - someEvents; more > 0 {
+		fmt.Fprintf(&b, "  ... and %d earlier changes\n", more)
+		all = all[more:]
 	}
-	line := plain.Text(strings.ReplaceAll(app.QuoteAll(argv), "\n", "⏎"))
-	if len(line) > commandBytes {
-		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
+	for _, e := range all {
+		fmt.Fprintf(&b, "  %s %s ago\n", e.Text, launcher.Age(now.Sub(e.At)))
 	}
-	return line
-}
-
-// placements are those of the main stage's ranks as the record has them; none: it is not
-// placed now.
-func placements(j rendezvous.Job) (all []launcher.Placement) {
-	if j.Plan.Stage != "" || !j.Plan.Head.IsValid() {
-		return nil
-	}
-	for i := range j.Plan.Nodes {
-		as := j.Plan.Assignment(j.Spec, i)
-		for local := range as.Ranks {
-			if _, st, placement := as.Local(local); st.Main {
-				all = append(all, placement)
-			}
-		}
-	}
-	return all
-}
-
-// known is what a reference is for all of these ranks. What the record does not know, or
-// what differs from rank to rank, is put in words.
-func known(r launcher.Ref, ranks []launcher.Placement) string {
-	kind, port, _ := strings.Cut(string(r), ":")
-	switch {
-	case r == "":
-		return ""
-	case r == launcher.Program:
-		return string(r)
-	case r == launcher.Port, r.IsNamedPort(): // found at the start, and not recorded
-		return "<free port>"
-	}
-	text := ""
-	for i, rank := range ranks {
-		own, err := rank.Resolve(launcher.Of(r))
-		if err != nil || i > 0 && own != text {
-			text = ""
-			break
-		}
-		text = own
-	}
-	switch {
-	case text != "":
-		return text
-	case kind == "rest-at":
-		return "<other machines>:" + port
-	case r == launcher.Management:
-		return "<management address>"
-	case r == launcher.NodeAddr:
-		return "<own address>"
-	case r == launcher.Head:
-		return "<first machine>"
-	}
-	return "<" + strings.ReplaceAll(string(r), "-", " ") + ">"
+	return b.String()
 }
 
 // imageOf is the image of a job's ranks; empty: they run on the host.
@@ -293,9 +233,9 @@ func times(j rendezvous.JobStatus, now time.Time) string {
 	text := "  placed " + ago(j.Planned, now)
 	switch {
 	case j.Outcome != nil && j.Started != nil:
-		text += ", ran for " + app.Age(j.Outcome.At.Sub(*j.Started))
+		text += ", ran for " + launcher.Age(j.Outcome.At.Sub(*j.Started))
 	case j.Started != nil:
-		text += ", runs for " + app.Age(now.Sub(*j.Started))
+		text += ", runs for " + launcher.Age(now.Sub(*j.Started))
 	}
 	if j.Outcome != nil {
 		text += ", ended " + ago(j.Outcome.At, now)
@@ -305,5 +245,5 @@ func times(j rendezvous.JobStatus, now time.Time) string {
 
 // ago is a time as an age and as a time in now's zone.
 func ago(t, now time.Time) string {
-	return app.Age(now.Sub(t)) + " ago (" + t.In(now.Location()).Format(time.DateTime) + ")"
+	return launcher.Age(now.Sub(t)) + " ago (" + t.In(now.Location()).Format(time.DateTime) + ")"
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/figures"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
-	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -23,7 +23,7 @@ func (s *seen) text(o options, width, height int) string {
 	if s.status.Leader == "" {
 		leader = "no leader"
 		if !s.status.Heard.IsZero() {
-			leader += " for " + app.Age(s.now.Sub(s.status.Heard))
+			leader += " for " + launcher.Age(s.now.Sub(s.status.Heard))
 		}
 	}
 	if s.status.Epoch > 1 { // there was a take-over
@@ -116,7 +116,7 @@ func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
 		if wide {
 			row = append(row, figures.Wide(u)...)
 		}
-		row = append(row, s.fabricOf(n))
+		row = append(row, checkup.Fabric(n, s.tallies[n.Host]))
 		if wide {
 			warnings := "-"
 			if t := s.tallies[n.Host]; t.Warnings > 0 {
@@ -133,7 +133,7 @@ func (s *seen) stateOf(n wire.NodeStatus) string {
 	state := n.State
 	switch {
 	case n.State == "away" && !n.Since.IsZero():
-		state += " " + app.Age(s.now.Sub(n.Since))
+		state += " " + launcher.Age(s.now.Sub(n.Since))
 	case n.State == "unknown" && n.Host == s.status.Self:
 		state = "answers" // this machine: its agent has just answered
 	}
@@ -148,7 +148,7 @@ func (s *seen) key() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, s.status.Leader, s.status.Epoch, s.status.Problem)
 	for _, n := range s.status.Nodes {
-		fmt.Fprintln(&b, n.Host, n.State, n.Why, n.FabricOnly, n.NoVote, roleOf(n), s.fabricOf(n))
+		fmt.Fprintln(&b, n.Host, n.State, n.Why, n.FabricOnly, n.NoVote, roleOf(n), checkup.Fabric(n, s.tallies[n.Host]))
 	}
 	for _, j := range s.jobs.Jobs {
 		b.WriteString(job.Key(s.jobs.Line(j)))
@@ -191,16 +191,9 @@ func (s *seen) notes() (notes []string) {
 		}
 	}
 	if t := s.tallies[""]; t.Errors > 0 {
-		say("the cluster as a whole has %s: `sparkrun doctor`", counted(t.Errors, "error"))
+		say("the cluster as a whole has %s: `sparkrun doctor`", app.Count(t.Errors, "error"))
 	}
 	return notes
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // roleOf is a node's part in the vote. A witness only votes; that it gets no ranks is
@@ -210,39 +203,4 @@ func roleOf(n wire.NodeStatus) string {
 		return cmp.Or(n.Role, "-")
 	}
 	return strings.TrimPrefix(n.Role+", witness", ", ")
-}
-
-// fabricOf sums up a node's RDMA ports: how many have a link, and their rate, or that something is wrong with them. A
-// witness needs none.
-func (s *seen) fabricOf(n wire.NodeStatus) string {
-	if t := s.tallies[n.Host]; t.Errors > 0 {
-		return counted(t.Errors, "error") + ": sparkrun doctor"
-	}
-	ports := envgen.Ports(n.Inventory)
-	switch {
-	case n.Witness, n.State == "away", len(n.Inventory.NICs) == 0: // or nothing is known of it
-		return "-"
-	case len(ports) == 0:
-		return "none"
-	}
-	up := 0
-	var rates []string
-	for _, p := range ports {
-		// The twins share one socket: each shows its rate, which must not be added up.
-		i := slices.IndexFunc(p.Twins, func(h envgen.HCA) bool { return h.State == envgen.StateActive })
-		if i < 0 {
-			continue
-		}
-		up++
-		if r := p.Twins[i].RateMbps; r != nil {
-			if text := fmt.Sprintf("%d Gb/s", *r/1000); !slices.Contains(rates, text) {
-				rates = append(rates, text)
-			}
-		}
-	}
-	text := fmt.Sprintf("%d of %d ports up", up, len(ports))
-	if len(rates) > 0 {
-		text += ", " + strings.Join(rates, " and ")
-	}
-	return text
 }

@@ -329,5 +329,5 @@ func lastTest(a *app.App, cluster string) string {
 		of = fmt.Sprintf(", %.2f of what is expected", *r.Part)
 	}
 	return fmt.Sprintf("your last nccl-test, %s ago, on %s: %s %.2f GB/s%s: %s",
-		app.Age(time.Since(r.At)), strings.Join(r.Hosts, ", "), plain.Text(r.Op), r.Bus, of, r.Grade)
+		launcher.Age(time.Since(r.At)), strings.Join(r.Hosts, ", "), plain.Text(r.Op), r.Bus, of, r.Grade)
 }

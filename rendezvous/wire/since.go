@@ -1,19 +1,17 @@
-package job
+package wire
 
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// event is something that has happened to a job's machines or their links since its ranks began.
-type event struct {
+// JobEvent is something that has happened to a job's machines or their links since its ranks began.
+type JobEvent struct {
 	At   time.Time `json:"at"`
 	Host string    `json:"host"`
 	Text string    `json:"text"`
@@ -22,8 +20,8 @@ type event struct {
 // sameClock is how old a machine's answer may be: beyond that its clock is another than ours.
 const sameClock = 5 * time.Second
 
-// events are what has happened, the oldest first. Of links those count by which the ranks meet.
-func events(j rendezvous.JobStatus, nodes []wire.NodeUsage, now time.Time) (all []event) {
+// JobEvents are what has happened, the oldest first. Of links those count by which the ranks meet.
+func JobEvents(j rendezvous.JobStatus, nodes []NodeUsage, now time.Time) (all []JobEvent) {
 	began := j.Planned
 	if j.Started != nil {
 		began = *j.Started
@@ -31,13 +29,13 @@ func events(j rendezvous.JobStatus, nodes []wire.NodeUsage, now time.Time) (all 
 	for _, p := range j.Plan.Nodes {
 		say := func(at time.Time, format string, args ...any) {
 			if at.After(began) {
-				all = append(all, event{at, p.Host, fmt.Sprintf(format, args...)})
+				all = append(all, JobEvent{at, p.Host, fmt.Sprintf(format, args...)})
 			}
 		}
 		if since, away := j.AwaySince[p.Host]; away {
 			say(since, "%s stopped answering", p.Host)
 		}
-		i := slices.IndexFunc(nodes, func(u wire.NodeUsage) bool { return u.ID == p.Node && u.Error == "" })
+		i := slices.IndexFunc(nodes, func(u NodeUsage) bool { return u.ID == p.Node && u.Error == "" })
 		if i < 0 {
 			continue
 		}
@@ -76,7 +74,7 @@ func events(j rendezvous.JobStatus, nodes []wire.NodeUsage, now time.Time) (all 
 				if lost > 1 {
 					times = fmt.Sprintf(", lost %d times", lost)
 				}
-				say(ours(last.At), "%s of %s has a link again (%s without%s)", last.Port, p.Host, app.Age(without), times)
+				say(ours(last.At), "%s of %s has a link again (%s without%s)", last.Port, p.Host, launcher.Age(without), times)
 			}
 		}
 		if len(down) > 0 && len(down) == len(slots) {
@@ -88,7 +86,7 @@ func events(j rendezvous.JobStatus, nodes []wire.NodeUsage, now time.Time) (all 
 			say(ours(c.At), "%s of %s %s", c.Port, p.Host, c.Text)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b event) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(all, func(a, b JobEvent) int { return a.At.Compare(b.At) })
 	return all
 }
 
@@ -100,22 +98,4 @@ func slotsOf(e envgen.Entry) (slots []string) {
 		}
 	}
 	return slots
-}
-
-// someEvents are shown: the newest.
-const someEvents = 12
-
-func eventsText(all []event, now time.Time) string {
-	var b strings.Builder
-	if len(all) > 0 {
-		b.WriteString("since it began:\n")
-	}
-	if more := len(all) - someEvents; more > 0 {
-		fmt.Fprintf(&b, "  ... and %d earlier changes\n", more)
-		all = all[more:]
-	}
-	for _, e := range all {
-		fmt.Fprintf(&b, "  %s %s ago\n", e.Text, app.Age(now.Sub(e.At)))
-	}
-	return b.String()
 }
