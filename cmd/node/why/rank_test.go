@@ -136,10 +136,13 @@ func TestRank(t *testing.T) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
 		}, "starved:2:spark3"},
-		"pages":                          {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
-		"the machine pages":              {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
-		"below the memory guard's floor": {func(e *Evidence) { e.Looks[1].Floor = 61 << 30 }, "memory-short::spark2"},
-		"clock":                          {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
+		"pages":             {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
+		"the machine pages": {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
+		"below the memory guard's floor, asked for a machine": {func(e *Evidence) {
+			e.Looks[1].Floor, e.Job, e.Node = 61<<30, nil, &e.Nodes[1]
+		}, "memory-short::spark2"},
+		"below the memory guard's floor, asked for a job": {func(e *Evidence) { e.Looks[1].Floor = 61 << 30 }, ""},
+		"clock": {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
 		"a clock that was higher": {func(e *Evidence) {
 			for i := range e.Looks { // all are slow, and one has not always been
 				e.Looks[i].Machine.GPUs[0].MHz = new(1600.0)
