@@ -74,6 +74,7 @@ func tenTimes(e *Evidence, one int) {
 		r.CPU, r.Mean, r.Top, r.Main = 0.03, 0.03, 0.03, wire.ThreadLook{State: "S", In: "network", At: "wait_woken", Ran: 40}
 	})
 	e.Looks[one].Ranks[0].CPU, e.Looks[one].Ranks[0].Mean = 0.3, 0.3
+	e.Looks[2].Ranks[0].Main = wire.ThreadLook{State: "R", Ran: 40} // it has just been woken
 }
 
 func stacks(frames ...string) func(*wire.RankLook) {
