@@ -21,8 +21,8 @@ const (
 	// power at 513 to 1035 MHz and 20 W, with no throttle reason (minefield's trap 124,
 	// DeepSeek-V4.1-Flash-vLLM-DGX-Spark#1). Half of the highest clock lies between, on other GPUs too.
 	clockGB10 = 3003
-	// hotGPU, in °C: GB10s slow down at 91 to 92 (open-gpu-kernel-modules#1358).
-	hotGPU = 90
+	// HotGPU, in °C: GB10s slow down at 91 to 92 (open-gpu-kernel-modules#1358).
+	HotGPU = 90
 	// margin, in °C, is how near to its critical temperature a device is too hot.
 	margin = 5
 	// forget is for how long an end without a shutdown is told.
@@ -52,7 +52,7 @@ func (ch *checker) gpus() {
 				"stays there, shut the machine down and pull its mains plug for a minute, a reboot does not help", what, *g.MHz,
 				g.most()), g.says(), showGPU)
 		}
-		if g.Celsius != nil && *g.Celsius >= hotGPU {
+		if g.Celsius != nil && *g.Celsius >= HotGPU {
 			ch.add(codeHeat, envgen.SeverityWarning, fmt.Sprintf("%s is at %.0f °C, where it slows down and machines have gone "+
 				"off: give it air, or a lower clock", what, *g.Celsius), g.says(), "sudo nvidia-smi -lgc 0,2100")
 		}

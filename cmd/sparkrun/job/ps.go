@@ -166,7 +166,12 @@ func psAll(a *app.App, res wire.JobsResponse, o psOptions) (v follow.View, err e
 			v.Text += string(l.JobID) + "\n"
 		}
 	default:
-		v.Text = app.TableText(jobRows(lines, time.Now()))
+		width := 0
+		if o.watch && follow.OnScreen(a) { // which cuts what is longer; elsewhere it wraps
+			width = a.Columns()
+		}
+		rows := app.Fit(jobRows(lines, time.Now()), width, []string{"WORKLOAD", "AGE", "NODES", "TOKENS/S", "EXIT"})
+		v.Text = app.TableText(rows)
 	}
 	return v, err
 }
