@@ -403,7 +403,8 @@ func TestWordsOfFindings(t *testing.T) {
 		change func(*Evidence)
 		want   string // of the first finding: its text, and the first words of its evidence
 	}{
-		"a cable that is out": {cut, "port 0 of spark2 lost its link 9s ago|what its ranks send|rank 0, 10.0|port 0 of spark2 has"},
+		"a cable that is out": {cut,
+			"port 0 of spark2 lost its link 9s ago|what its ranks send|rank 0, 10.0|port 0 of spark2 has"},
 		"a link that came back": {func(e *Evidence) { e.Looks[1].Links = flap(time.Minute) },
 			"port 0 of spark2 has lost its link once; it has one again since 59s"},
 		"rank 0 has the address where ranks meet": {func(e *Evidence) {
@@ -414,7 +415,8 @@ func TestWordsOfFindings(t *testing.T) {
 			e.Looks[0].Ranks[0].Conns = []wire.Conn{{Local: netip.MustParseAddrPort("10.0.0.1:29500")}}
 			e.Looks[2].Ranks[0].Conns = []wire.Conn{{Remote: netip.MustParseAddrPort("10.0.0.1:29500")}}
 			idles("sleep")(&e.Looks[1].Ranks[0])
-		}, "rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+		},
+			"rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
 	} {
 		e := running()
 		tt.change(&e)
