@@ -238,7 +238,8 @@ func (e Evidence) slowest(all []wire.RankLook) []wire.WhyFinding {
 	for _, r := range all {
 		switch {
 		case r.Rank == late.Rank:
-		case !waitsForPeers(r) || r.Main.Ran <= 2 || r.CPU*float64(max(5, 2*len(all))) > late.CPU || r.Mean*2 > late.Mean:
+		case !waitsForPeers(r) && (r.CPU >= 2*quiet || r.Main.State != "R") || r.Main.Ran <= 2 ||
+			r.CPU*float64(max(5, 2*len(all))) > late.CPU || r.Mean*2 > late.Mean:
 			return nil
 		default:
 			rest = append(rest, r)

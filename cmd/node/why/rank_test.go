@@ -74,6 +74,7 @@ func tenTimes(e *Evidence, one int) {
 		r.CPU, r.Mean, r.Top, r.Main = 0.03, 0.03, 0.03, wire.ThreadLook{State: "S", In: "network", At: "wait_woken", Ran: 40}
 	})
 	e.Looks[one].Ranks[0].CPU, e.Looks[one].Ranks[0].Mean = 0.3, 0.3
+	e.Looks[2].Ranks[0].Main = wire.ThreadLook{State: "R", Ran: 40} // it has just been woken
 }
 
 func stacks(frames ...string) func(*wire.RankLook) {
@@ -136,10 +137,13 @@ func TestRank(t *testing.T) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
 		}, "starved:2:spark3"},
-		"pages":                          {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
-		"the machine pages":              {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
-		"below the memory guard's floor": {func(e *Evidence) { e.Looks[1].Floor = 61 << 30 }, "memory-short::spark2"},
-		"clock":                          {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
+		"pages":             {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
+		"the machine pages": {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
+		"below the memory guard's floor, asked for a machine": {func(e *Evidence) {
+			e.Looks[1].Floor, e.Job, e.Node = 61<<30, nil, &e.Nodes[1]
+		}, "memory-short::spark2"},
+		"below the memory guard's floor, asked for a job": {func(e *Evidence) { e.Looks[1].Floor = 61 << 30 }, ""},
+		"clock": {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
 		"a clock that was higher": {func(e *Evidence) {
 			for i := range e.Looks { // all are slow, and one has not always been
 				e.Looks[i].Machine.GPUs[0].MHz = new(1600.0)
@@ -399,7 +403,8 @@ func TestWordsOfFindings(t *testing.T) {
 		change func(*Evidence)
 		want   string // of the first finding: its text, and the first words of its evidence
 	}{
-		"a cable that is out": {cut, "port 0 of spark2 lost its link 9s ago|what its ranks send|rank 0, 10.0|port 0 of spark2 has"},
+		"a cable that is out": {cut,
+			"port 0 of spark2 lost its link 9s ago|what its ranks send|rank 0, 10.0|port 0 of spark2 has"},
 		"a link that came back": {func(e *Evidence) { e.Looks[1].Links = flap(time.Minute) },
 			"port 0 of spark2 has lost its link once; it has one again since 59s"},
 		"rank 0 has the address where ranks meet": {func(e *Evidence) {
@@ -410,7 +415,8 @@ func TestWordsOfFindings(t *testing.T) {
 			e.Looks[0].Ranks[0].Conns = []wire.Conn{{Local: netip.MustParseAddrPort("10.0.0.1:29500")}}
 			e.Looks[2].Ranks[0].Conns = []wire.Conn{{Remote: netip.MustParseAddrPort("10.0.0.1:29500")}}
 			idles("sleep")(&e.Looks[1].Ranks[0])
-		}, "rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+		},
+			"rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
 	} {
 		e := running()
 		tt.change(&e)

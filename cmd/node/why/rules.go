@@ -192,9 +192,9 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 			add("swaps", 60, "sparkrun top", "reads %s/s back from swap: %s", launcher.Size(int64(*m.SwapIn)), figures)
 		case m.Available > 0 && m.Available < m.Total/32:
 			add("memory-short", 50, "sparkrun top", "is nearly out of memory: %s", figures)
-		case m.Available > 0 && m.Available < l.Floor:
+		case e.Job == nil && m.Available > 0 && m.Available < l.Floor:
 			add("memory-short", 40, "sparkrun top", "has less memory than its agent's --memory-floor of %s, and takes no jobs: "+
-				"%s. The memory guard ends a job only if that holds as much as the floor", launcher.Size(l.Floor), figures)
+				"%s (the memory guard ends only what holds as much as the floor)", launcher.Size(l.Floor), figures)
 		}
 	}
 	for _, d := range l.Machine.Disks {

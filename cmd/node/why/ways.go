@@ -196,9 +196,9 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 		f.Sure, f.Text = 55, "the way "+between+" is slow or full: "+max(w.rtt, w.bulk, w.loaded).String()+" there and back"
 	}
 	for _, w := range ways[:min(len(ways), 3)] {
-		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, the oldest %d times; "+
-			"round trip %s, at best %s; up to %s queued", w.rank, w.example.Local, w.example.Remote, w.to, w.sent, w.again, w.tries,
-			max(w.rtt, w.bulk, w.loaded), w.least, launcher.Size(int64(w.queued))))
+		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, "+
+			"the oldest %d times; round trip %s, at best %s; up to %s queued", w.rank, w.example.Local, w.example.Remote,
+			w.to, w.sent, w.again, w.tries, max(w.rtt, w.bulk, w.loaded), w.least, launcher.Size(int64(w.queued))))
 	}
 	if fine > 0 {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("%d other ways between its machines have no such trouble", fine))
