@@ -38,8 +38,9 @@ func TestBrowser(t *testing.T) {
 	go_("Services", "services", `document.querySelector("#services li").innerText.includes("412.7 tokens/s") && document.querySelector("#services").innerText.includes("http://192.168.1.1:8000")`)
 	go_("Models", "models", `document.querySelectorAll("#models tbody tr").length === 2 && document.querySelector("#models").innerText.includes("spark1 31 %")`)
 	go_("Doctor", "doctor", `!!document.querySelector("#doctor button")`)
+	c.Shows("what is known already", `document.querySelector("#doctor").innerText.includes("not looked yet")`)
 	c.Click("#doctor button")
-	c.Shows("findings", `document.querySelectorAll(".findings li").length === 2`)
+	c.Shows("findings", `document.querySelectorAll(".findings li").length === 2 && document.querySelector(".findings").innerText.includes("spark3, spark4")`)
 	c.Picture("findings")
 	go_("Jobs", "jobs", `document.querySelectorAll("#jobs li").length === 4`)
 
