@@ -113,7 +113,12 @@ func TestBrowser(t *testing.T) {
 	c.Run(`location.href = "machine?host=spark1"`)
 	c.Shows("a machine", `document.querySelector("#machine").innerText.includes("NVIDIA GB10")`)
 	c.Picture("machine")
-	c.Calm()
+	c.Run(`location.href = "nowhere"`)
+	c.Shows("no such page", `document.querySelector("h1")?.innerText === "No such page" && document.querySelectorAll("nav a").length === 6`)
+	c.Click(".who button")
+	c.Shows("who has left", `document.querySelector("h1").innerText === "sparkrun" && document.body.innerText.includes("sparkrun web")`)
+	c.Picture("left")
+	c.Calm("404", "401")
 }
 
 // A page says when its agent is away, comes back by itself with the next one, and says when its session is over.

@@ -323,7 +323,7 @@ func (p *page) ports() part {
 type jobRow struct {
 	ID, Job, Name, User, Workload, State, Text, Cause, Hosts string
 	Since                                                    time.Time
-	Open                                                     bool
+	Open, Failed                                             bool
 }
 
 func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
@@ -332,6 +332,7 @@ func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
 		Since: j.Planned, Open: j.Outcome == nil}
 	if j.Outcome != nil {
 		r.Since, r.Cause = j.Outcome.At, j.Outcome.Cause
+		r.Failed = j.Outcome.End != rendezvous.Stopped
 	} else if j.Started != nil {
 		r.Since = *j.Started
 	}
