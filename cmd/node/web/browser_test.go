@@ -116,7 +116,7 @@ func TestBrowser(t *testing.T) {
 	c.Run(`location.href = "nowhere"`)
 	c.Shows("no such page", `document.querySelector("h1")?.innerText === "No such page" && document.querySelectorAll("nav a").length === 6`)
 	c.Click(".who button")
-	c.Shows("who has left", `document.querySelector("h1").innerText === "sparkrun" && document.body.innerText.includes("sparkrun web")`)
+	c.Shows("who has left", `document.querySelector("h1").innerText === "sparkrun" && document.body.innerText.includes("sparkrun web") && getComputedStyle(document.body).maxWidth === "600px"`)
 	c.Picture("left")
 	c.Calm("404", "401")
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/hmac"
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"html/template"
 	"io"
 	"io/fs"
@@ -60,16 +62,23 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	http.StripPrefix(strings.TrimSuffix(v.folder(), "/"), w.mux).ServeHTTP(rw, r)
 }
 
-// strange answers whom it does not know; a browser by a page, which has the browser's own style: the rest is for others.
+// strangeStyle is all the style that whom it does not know gets.
+const strangeStyle = "body { font: 15px/1.5 system-ui, sans-serif; max-width: 40em; margin: 4em auto; padding: 0 1em; }"
+
+// strange answers whom it does not know; a browser by a page.
 func strange(rw http.ResponseWriter, r *http.Request) {
 	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
 		http.Error(rw, unknown, http.StatusUnauthorized)
 		return
 	}
 	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+	sum := sha256.Sum256([]byte(strangeStyle))
+	rw.Header().Set("Content-Security-Policy", strings.Replace(policy, "style-src 'self'",
+		"style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'", 1))
 	rw.WriteHeader(http.StatusUnauthorized)
-	_, _ = io.WriteString(rw, `<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta name="color-scheme" content="light dark"><title>sparkrun</title><h1>sparkrun</h1><p>`+template.HTMLEscapeString(unknown)) // the browser may be gone
+	_, _ = io.WriteString(rw, `<!doctype html><html lang="en"><meta charset="utf-8"><title>sparkrun</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<style>`+strangeStyle+`</style><h1>sparkrun</h1><p>`+template.HTMLEscapeString(unknown)) // the browser may be gone
 }
 
 type visitKey struct{}

@@ -63,7 +63,8 @@ func init() {
 // templates are read when a page is first drawn: the agent's start does not wait for them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
-		"plain": plain.Line, "text": plain.Text, "bytes": launcher.Size, "rate": rateText, "percent": percent, "bar": bar, "level": level, "trail": trail,
+		"plain": plain.Line, "text": plain.Text, "bytes": launcher.Size, "rate": rateText, "percent": percent, "bar": bar,
+		"level": level, "trail": trail,
 		"n0": func(v float64) string { return fmt.Sprintf("%.0f", v) }, "n1": func(v float64) string { return fmt.Sprintf("%.1f", v) },
 		"age": func(t time.Time) string { return launcher.Age(time.Since(t)) }, "join": strings.Join,
 	}).ParseFS(assets, "assets/*.html"))
