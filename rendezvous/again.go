@@ -21,6 +21,9 @@ type Attempt struct {
 	Epoch launcher.Epoch `json:"epoch,omitzero"`
 }
 
+// ByHand begins the cause of a generation that a person, who is named next, has ended to have it start anew.
+const ByHand = "restarted by "
+
 // Next is the generation that follows one that has ended.
 type Next struct {
 	Stage    string

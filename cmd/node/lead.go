@@ -79,7 +79,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Sealer: func() (trust.Sealer, error) { return trust.LoadSealer(n.cfg.Paths.trust()) },
 		Logger: n.cfg.Logger,
 	})
-	defer n.metrics.Lead(metrics.Cluster{Jobs: brain.Jobs, Status: st.Now})()
+	defer n.metrics.Lead(metrics.Cluster{Jobs: brain.Jobs, Status: st.Now, Counts: brain.Counts})()
 	members := n.members.Lead(brain)
 	defer members.Close()
 	roles := n.failover.Lead(failover.LeaderConfig{Brain: brain, Members: members, Reopen: streams.Reopen})

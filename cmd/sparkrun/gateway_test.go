@@ -146,7 +146,7 @@ func TestGatewayKeyCreate(t *testing.T) {
 		t.Errorf("key %q", key)
 	}
 	for _, want := range []string{"cannot be shown again", "port 7942 of every machine, and asks for one of 1 key\n",
-		"no service serves nobody's"} {
+		"every request for a model needs a key", "no service serves nobody's"} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("%q lacks %q", errs, want)
 		}

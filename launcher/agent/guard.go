@@ -97,7 +97,7 @@ func (a *Agent) endLargest(ctx context.Context, s sample, text string, last laun
 	all := a.holdersNow(s.total - s.available)
 	v := victim(all, last, a.cfg.MemoryFloor, a.cfg.ServicesFirst)
 	if v == nil {
-		return launcher.Key{}, fmt.Errorf("this machine has %s: no job here holds much of it", text)
+		return launcher.Key{}, fmt.Errorf("this machine has %s: nothing is ended, as no job here holds as much as that", text)
 	}
 	cause := fmt.Sprintf("ended because its machine had %s; it held about %s%s. Give it less memory or more machines; "+
 		"on that machine sparkrun ps and sparkrun top show who holds what", text, v.size(), othersThan(v, all))
@@ -278,6 +278,9 @@ func (a *Agent) gpuHeld() (held map[int]int64, own bool) {
 	}
 	return a.cfg.GPUHeld()
 }
+
+// MemoryFloor is the guard's, in bytes; 0: there is no guard.
+func (a *Agent) MemoryFloor() int64 { return a.cfg.MemoryFloor }
 
 // Guarded is how many attempts the guard has ended.
 func (a *Agent) Guarded() int64 { return a.guarded.Load() }

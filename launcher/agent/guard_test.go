@@ -101,8 +101,8 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {
 		t.Errorf("the guard went on before its attempt had ended: %s", e.Phase)
 	}
-	if _, err := n.a.endLargest(n.ctx, used, "", last); err == nil {
-		t.Error("a job that held less than the floor was ended")
+	if _, err := n.a.endLargest(n.ctx, used, "", last); err == nil || !strings.Contains(err.Error(), "nothing is ended") {
+		t.Errorf("of a job that held less than the floor: %v", err)
 	}
 	must(t, n.a.Signal(n.ctx, small.Key, 0, syscall.SIGCONT))
 	n.pass(0)

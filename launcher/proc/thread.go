@@ -106,21 +106,21 @@ const ticks = 100
 // Work is what a process has used.
 type Work struct {
 	CPU    time.Duration // of all its threads, the ended ones too
+	Reaped time.Duration // of its children that have ended, and all below them
 	Faults uint64        // pages that had to be read
 }
 
 // Work reads it; false for a process that does not exist.
 func (fs FS) Work(pid int) (Work, bool) {
 	b, err := os.ReadFile(fs.path(pid, "stat"))
-	_, ok := ParseStat(b)
+	stat, ok := ParseStat(b)
 	if err != nil || !ok {
 		return Work{}, false
 	}
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) // from the third field on
 	faults, _ := strconv.ParseUint(string(f[12-3]), 10, 64)
-	user, _ := strconv.ParseInt(string(f[14-3]), 10, 64)
-	system, _ := strconv.ParseInt(string(f[15-3]), 10, 64)
-	return Work{CPU: time.Duration(user+system) * (time.Second / ticks), Faults: faults}, true
+	of := func(n uint64) time.Duration { return time.Duration(n) * (time.Second / ticks) } //nolint:gosec // centuries
+	return Work{CPU: of(stat.Spent), Reaped: of(stat.Reaped), Faults: faults}, true
 }
 
 // Swapped is how much of a process's memory is in swap, in bytes.

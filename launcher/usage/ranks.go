@@ -39,8 +39,8 @@ type mark struct {
 
 // spent is the processor time of a rank's processes.
 type spent struct {
-	ticks map[proc.Stat]uint64 // of those that live
-	ended uint64               // of those that do not
+	ticks map[proc.Stat][2]uint64 // of those that live, and of what they have waited for
+	lost  uint64                  // of those that nobody here has waited for
 }
 
 // now reads what the ranks of the ledger use. Over is the time since the reading before.
@@ -67,9 +67,15 @@ func (r *ranks) now(ledger []launcher.LedgerEntry, over time.Duration, held map[
 		if held != nil {
 			now.GPUMemory = new(int64)
 		}
-		total := &spent{ticks: map[proc.Stat]uint64{}}
+		total, was := &spent{ticks: map[proc.Stat][2]uint64{}}, before[k]
+		var gone, waited uint64 // of those that lived before, and are their parents' by now
 		for _, p := range procs {
-			total.ticks[p.Born()] = p.Spent
+			total.ticks[p.Born()] = [2]uint64{p.Spent, p.Reaped}
+			if was != nil {
+				if old, known := was.ticks[p.Born()]; known {
+					waited += p.Reaped - old[1]
+				}
+			}
 			if p.PID == mains[k] {
 				now.State = string(p.State)
 			}
@@ -82,19 +88,15 @@ func (r *ranks) now(ledger []launcher.LedgerEntry, over time.Duration, held map[
 				*now.GPUMemory += held[p.PID]
 			}
 		}
-		if was := before[k]; was != nil {
-			total.ended = was.ended
+		if was != nil {
 			for p, n := range was.ticks {
 				if _, lives := total.ticks[p]; !lives {
-					total.ended += n
+					gone += n[0] + n[1]
 				}
 			}
+			total.lost = was.lost + gone - min(gone, waited)
 			if over > 0 {
-				now.CPU = new(float64(total.all()-was.all()) * tick.Seconds() / over.Seconds())
-			}
-		} else {
-			for _, p := range procs { // an agent that was restarted has not seen these
-				total.ended += p.Reaped
+				now.CPU = new(float64(total.all()-min(total.all(), was.all())) * tick.Seconds() / over.Seconds())
 			}
 		}
 		now.CPUTime = time.Duration(total.all()) * tick //nolint:gosec // centuries
@@ -108,9 +110,9 @@ func (r *ranks) now(ledger []launcher.LedgerEntry, over time.Duration, held map[
 }
 
 func (s *spent) all() uint64 {
-	n := s.ended
+	n := s.lost
 	for _, ticks := range s.ticks {
-		n += ticks
+		n += ticks[0] + ticks[1]
 	}
 	return n
 }

@@ -121,6 +121,19 @@ func TestRanks(t *testing.T) {
 	if again := (&ranks{fs: proc.FS(dir)}).now(ledger, 0, nil)[1]; again.CPUTime != rank4.CPUTime {
 		t.Errorf("after the agent's restart it has used %v", again.CPUTime)
 	}
+	// A shell's children come and go between two looks, and one that was seen has ended meanwhile.
+	shell := func(reaped int, child ...process) *float64 {
+		table(t, dir, append(child, process{10, 1, "S", 1, 1, "", ""})...)
+		text := fmt.Sprintf("10 (sh) S 1 1 1 0 -1 0 0 0 0 0 1 0 %d 0 20 0 1 0 110 0 0", reaped)
+		if err := os.WriteFile(stat, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return r.now(ledger[:1], time.Second, nil)[0].CPU
+	}
+	shell(0, process{11, 10, "R", 30, 1, "", ""})
+	if cpu := shell(80); *cpu != 0.5 {
+		t.Errorf("children that have ended used %v cores", *cpu)
+	}
 	if got := *got[2].CPU; got != 0 {
 		t.Errorf("rank 5 did nothing and used %v cores", got)
 	}

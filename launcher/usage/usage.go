@@ -98,8 +98,8 @@ type Rank struct {
 	Rank       int                 `json:"rank"`
 	PIDs       int                 `json:"pids"`
 	CPU        *float64            `json:"cpu,omitempty"` // cores in use
-	// CPUTime is what they have used, those of its processes included that were seen and have ended, or had before the
-	// agent began and were waited for: it only grows.
+	// CPUTime is what they have used, those of its processes included that were seen, or waited for, and have ended: it
+	// only grows.
 	CPUTime   time.Duration `json:"cpu_time_ns"`
 	Memory    int64         `json:"memory_bytes"`
 	GPUMemory *int64        `json:"gpu_memory_bytes,omitempty"` // nvidia-smi --query-compute-apps

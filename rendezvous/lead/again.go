@@ -213,6 +213,9 @@ func (r *run) begin(job rendezvous.Job) {
 	now := time.Now()
 	r.l.mu.Lock()
 	r.forgetAll()
+	if job.Plan.Restarts > r.job.Plan.Restarts {
+		r.l.counts.Again++
+	}
 	r.job, r.pending, r.queued, r.startOrder, r.demand = job, nil, false, startOrder{}, demand{used: r.used}
 	r.placements = placementsOf(job.Plan, now)
 	for _, p := range r.placements {

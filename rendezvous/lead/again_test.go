@@ -64,6 +64,10 @@ func TestRestarts(t *testing.T) {
 			j.Plan.Restarts != 2 {
 			t.Errorf("outcome %+v of generation %d", o, j.Plan.Generation)
 		}
+		counts := Counts{Ended: map[rendezvous.End]int64{rendezvous.Completed: 1}, Again: 2}
+		if d := cmp.Diff(counts, w.reign.leader.Counts()); d != "" {
+			t.Error(d)
+		}
 		if len(j.Attempts) != 2 || j.Attempts[0].ExitCode != 7 || j.Attempts[1].ExitCode != 8 ||
 			!j.Planned.Equal(events[0].Time) {
 			t.Errorf("attempts %+v, planned %s", j.Attempts, j.Planned)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -121,8 +122,22 @@ type Leader struct {
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no run may start any more
 	running sync.WaitGroup // counts the loops of runs
+	counts  Counts
 
 	backends backends
+}
+
+// Counts are of this leadership.
+type Counts struct {
+	Ended map[rendezvous.End]int64 // jobs and services, by how
+	Again int64                    // attempts that followed one that had failed
+}
+
+// Counts are those until now.
+func (l *Leader) Counts() Counts {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Counts{maps.Clone(l.counts.Ended), l.counts.Again}
 }
 
 // Open begins a leadership and adopts every unfinished job of the record. It ends with
@@ -133,6 +148,7 @@ func Open(ctx context.Context, cfg Config) *Leader {
 		members: map[launcher.NodeID]*member{},
 		runs:    map[launcher.JobID]*run{},
 		swept:   map[sweeping]bool{},
+		counts:  Counts{Ended: map[rendezvous.End]int64{}},
 		changed: make(chan struct{}),
 	}
 	_, _, l.index = cfg.Record.Cluster()
@@ -384,12 +400,13 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 	return out
 }
 
-// letGo forgets a run whose outcome is recorded, and tells the nodes to forget it. Both
+// letGo counts and forgets a run whose outcome is recorded, and tells the nodes to forget it. Both
 // happen under one lock: a node that comes back is told here, or its attempt is swept.
-func (l *Leader) letGo(r *run) {
+func (l *Leader) letGo(r *run, end rendezvous.End) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.forgetAll()
+	l.counts.Ended[end]++
 	l.drop(r)
 }
 

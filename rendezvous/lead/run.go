@@ -511,7 +511,7 @@ func (r *run) record(ctx context.Context) bool {
 	if r.l.cfg.Others != nil {
 		only = r.l.cfg.Others.OnlyHere(ctx)
 	}
-	r.l.letGo(r)
+	r.l.letGo(r, out.End)
 	ended := r.job
 	ended.Outcome = &out
 	r.l.offerFailed(ended)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -48,7 +49,7 @@ func JobEvents(j rendezvous.JobStatus, nodes []NodeUsage, now time.Time) (all []
 		var down []envgen.LinkChange // the ports without a link, each by its last change
 		slots := slotsOf(p.Entry)
 		for _, slot := range slots {
-			lost := 0
+			lost, without := 0, time.Duration(0)
 			var last *envgen.LinkChange
 			for _, c := range u.Links {
 				switch {
@@ -56,20 +57,24 @@ func JobEvents(j rendezvous.JobStatus, nodes []NodeUsage, now time.Time) (all []
 				case c.Up == nil:
 					say(ours(c.At), "%s of %s %s", c.Port, p.Host, c.Text)
 				default:
-					last = &c
 					if !*c.Up && ours(c.At).After(began) {
 						lost++
+					} else if *c.Up && lost > 0 && !*last.Up {
+						without += c.At.Sub(last.At)
 					}
+					last = &c
 				}
 			}
 			switch {
 			case last == nil:
 			case !*last.Up:
 				down = append(down, *last)
-			case lost == 1:
-				say(ours(last.At), "%s of %s has a link again", last.Port, p.Host)
-			case lost > 1:
-				say(ours(last.At), "%s of %s has a link again, lost %d times", last.Port, p.Host, lost)
+			case lost > 0:
+				times := ""
+				if lost > 1 {
+					times = fmt.Sprintf(", lost %d times", lost)
+				}
+				say(ours(last.At), "%s of %s has a link again (%s without%s)", last.Port, p.Host, launcher.Age(without), times)
 			}
 		}
 		if len(down) > 0 && len(down) == len(slots) {

@@ -55,7 +55,8 @@ type NodeLook struct {
 	Links   []envgen.LinkChange `json:"links,omitempty"`
 	Counts  []envgen.Counters   `json:"counts,omitempty"` // what RDMA devices counted in the last minute
 	Ranks   []RankLook          `json:"ranks,omitempty"`
-	Busy    []BusyProgram       `json:"busy,omitempty"` // what else uses most of the processor
+	Busy    []BusyProgram       `json:"busy,omitempty"`               // what else uses most of the processor
+	Floor   int64               `json:"memory_floor_bytes,omitempty"` // the memory guard's; 0: there is none
 	Error   string              `json:"error,omitempty"`
 	Over    time.Duration       `json:"over_ns"` // how long it was looked at
 }

@@ -94,7 +94,7 @@ func Compare(a, b Run) Comparison {
 	for _, s := range slices.Concat(sa, sb) {
 		differ(s.Name, value(sa, s.Name), value(sb, s.Name))
 	}
-	ka, kb := a.clocks(), b.clocks()
+	ka, kb := a.Clocks(), b.Clocks()
 	for _, host := range slices.Sorted(maps.Keys(ka)) {
 		if x, y := Median(ka[host]), Median(kb[host]); math.Abs(x-y) > 0.05*x { // NaN: B has none
 			differ("GPU clock of "+host, fmt.Sprintf("%.0f MHz", x), fmt.Sprintf("%.0f MHz", y))
@@ -164,6 +164,7 @@ func (r Run) Circumstances(cases ...Group) (out []Setting) {
 	}
 	for _, s := range r.Results {
 		for _, g := range s.After {
+			set("GPU of "+g.Host, g.Name)
 			for _, why := range g.Throttle {
 				set("GPU slowed on "+g.Host, why)
 			}
@@ -187,8 +188,8 @@ func (r Run) Circumstances(cases ...Group) (out []Setting) {
 	return out
 }
 
-// clocks are what GPUs' clocks were after runs, MHz by host.
-func (r Run) clocks() map[string][]float64 {
+// Clocks are what GPUs' clocks were after runs, MHz by host.
+func (r Run) Clocks() map[string][]float64 {
 	out := map[string][]float64{}
 	for _, s := range r.Results {
 		for _, g := range s.After {

@@ -181,7 +181,7 @@ func (l *Leader) service(ctx context.Context, c wire.Caller, r wire.ServiceReque
 func (l *Leader) restart(ctx context.Context, c wire.Caller, r wire.JobRequest) (wire.ServiceResponse, error) {
 	id, err := l.ownService(c, r.Job)
 	if err == nil {
-		err = l.cfg.Brain.Restart(ctx, id, "restarted by "+c.User.Name)
+		err = l.cfg.Brain.Restart(ctx, id, rendezvous.ByHand+c.User.Name)
 	}
 	return wire.ServiceResponse{Job: id, OnlyOn: l.cfg.Failover.OnlyHere(ctx)}, err
 }

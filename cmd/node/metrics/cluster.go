@@ -67,6 +67,13 @@ func (m *Metrics) cluster(p *page, now time.Time) {
 		}
 	}
 	states(p.gauge("sparkrun_jobs", "Jobs that have not ended, without services."), jobStates, count)
+	counts := c.Counts()
+	ended := p.counter("sparkrun_jobs_ended_total", "Jobs and services that have ended since this member leads, by how.")
+	for _, end := range []rendezvous.End{rendezvous.Completed, rendezvous.Failed, rendezvous.Stopped, rendezvous.Rejected} {
+		ended.add(float64(counts.Ended[end]), "end", string(end))
+	}
+	p.counter("sparkrun_job_retries_total", "Attempts of jobs and services that have followed one that failed, since this "+
+		"member leads.").add(float64(counts.Again))
 
 	count = map[rendezvous.State]int{}
 	answers := p.gauge("sparkrun_service_ready", "Whether a service answers; one that sleeps is left out.")

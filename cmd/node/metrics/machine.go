@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/usage"
@@ -125,9 +126,16 @@ func (m *Metrics) fabric(p *page) {
 			}
 		}
 	}
+	link := p.gauge("sparkrun_rdma_link_up", "Whether a port of an RDMA device has a link.")
+	inventory := m.cfg.Inventory.Load()
+	for _, port := range envgen.Ports(inventory) {
+		for _, twin := range port.Twins {
+			link.is(twin.State == envgen.StateActive, "device", twin.Name, "port", "1")
+		}
+	}
 	in = p.counter("sparkrun_interface_received_bytes_total", "What a network interface has received, without RDMA.")
 	out = p.counter("sparkrun_interface_transmitted_bytes_total", "What a network interface has sent, without RDMA.")
-	for _, nic := range m.cfg.Inventory.Load().NICs {
+	for _, nic := range inventory.NICs {
 		if counts := interfaces[nic.Name]; nic.Physical && counts != nil {
 			in.add(float64(counts["rx_bytes"]), "interface", nic.Name)
 			out.add(float64(counts["tx_bytes"]), "interface", nic.Name)

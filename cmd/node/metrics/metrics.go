@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -80,6 +81,8 @@ type Metrics struct {
 type Cluster struct {
 	Jobs   func() []rendezvous.JobStatus
 	Status func() (wire.Status, <-chan struct{})
+	// Counts are of this leadership.
+	Counts func() lead.Counts
 }
 
 // New makes it.

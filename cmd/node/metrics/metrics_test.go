@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -84,7 +85,8 @@ func node(t *testing.T) *Metrics {
 	}
 	present, inventory := &rendezvous.Latest[[]gossip.Peer]{}, &rendezvous.Latest[envgen.Inventory]{}
 	present.Store([]gossip.Peer{{ID: "id1", Alive: true}, {ID: "id2", Alive: true}, {ID: "id3"}})
-	inventory.Store(envgen.Inventory{NICs: []envgen.NIC{{Name: "eth0", Physical: true}, {Name: "veth12"}}})
+	inventory.Store(envgen.Inventory{NICs: []envgen.NIC{{Name: "eth0", Physical: true}, {Name: "veth12"}},
+		Devices: []envgen.HCA{{Name: "rocep1s0f0", State: envgen.StateActive}, {Name: "rocep1s0f1", State: "DOWN"}}})
 	members := []wire.Member{
 		{ID: "id1", Host: "spark1", Addr: netip.MustParseAddrPort("10.0.0.11:7940")},
 		{ID: "id2", Host: "spark2", Addr: netip.MustParseAddrPort("10.0.0.12:7940")},
@@ -138,6 +140,9 @@ func led() Cluster {
 	}
 	return Cluster{
 		Jobs: func() []rendezvous.JobStatus { return all },
+		Counts: func() lead.Counts {
+			return lead.Counts{Ended: map[rendezvous.End]int64{rendezvous.Completed: 7, rendezvous.Failed: 1}, Again: 4}
+		},
 		Status: func() (wire.Status, <-chan struct{}) {
 			return wire.Status{Nodes: []wire.NodeStatus{{Host: "spark1", State: "ready"}, {Host: "spark2", State: "drained"},
 				{Host: "spark3", State: "away"}}}, nil
@@ -197,7 +202,7 @@ func TestPage(t *testing.T) {
 func TestUnknownIsAbsent(t *testing.T) {
 	m := node(t)
 	m.cfg.Proc, m.cfg.Raft, m.cfg.Sampler, m.cfg.Ranks = files(t, nil), fake{}, fake{}, fake{}
-	m.cfg.MemoryFloor = 0
+	m.cfg.MemoryFloor, m.cfg.Inventory = 0, &rendezvous.Latest[envgen.Inventory]{}
 	told := toldOf()
 	told.Counts = func() []wire.GatewayCount { return nil }
 	page := get(m, told, "/metrics").Body.String()

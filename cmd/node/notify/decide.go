@@ -23,7 +23,7 @@ const (
 	holdMoves   = 2 * time.Minute  // a service that was ended to go on elsewhere, and finds no place
 	holdFinding = time.Minute
 	holdGone    = 30 * time.Minute // an error of doctor's that comes back within it is no news
-	// What was told of often, each time less than calm after the last, has to hold for holdFlaps.
+	// Trouble with what was told of often, each time less than calm after the last, has to hold for holdFlaps.
 	holdFlaps = 10 * time.Minute
 	often     = 4
 	calm      = time.Hour
@@ -84,8 +84,8 @@ func (m memory) decide(now time.Time, sights []sight, n rendezvous.Notify) (tell
 			}
 			m[s.key] = p
 		}
-		flaps := was.Count >= often && now.Sub(was.At) < calm
-		if flaps {
+		// That it is well again is not held up: who was told of the trouble would believe in it for so long.
+		if s.state != up && s.state != back && was.Count >= often && now.Sub(was.At) < calm {
 			s.hold = max(s.hold, holdFlaps)
 		}
 		if due := p.since.Add(s.hold); now.Before(due) {

@@ -31,8 +31,9 @@ func connections() map[uint64]*netlink.InetDiagTCPInfoResp {
 	return found
 }
 
-// connsOf are those of some processes, and how they changed.
-func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagTCPInfoResp) (out []wire.Conn) {
+// connsOf are those of some processes, how they changed, and how many bytes waited in each at most.
+func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagTCPInfoResp,
+	queued map[uint64]uint32) (out []wire.Conn) {
 	seen := map[uint64]bool{}
 	for _, pid := range pids {
 		for _, inode := range fs.Sockets(pid) {
@@ -45,7 +46,7 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 			conn := wire.Conn{
 				Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: time.Duration(t.Min_rtt) * time.Microsecond,
-				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: s.WQueue,
+				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: max(s.WQueue, queued[inode]),
 			}
 			if was := before[inode]; was != nil {
 				conn.Sent, conn.Again = t.Data_segs_out-was.TCPInfo.Data_segs_out, again(t)-min(again(t), again(was.TCPInfo))

@@ -47,7 +47,7 @@ type watched struct {
 
 // node looks at this node and the ranks on it.
 func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, error) {
-	out := wire.NodeLook{ID: w.cfg.Self, Host: w.cfg.Host}
+	out := wire.NodeLook{ID: w.cfg.Self, Host: w.cfg.Host, Floor: w.cfg.Agent.MemoryFloor()}
 	_, _ = w.cfg.Machine(ctx) // rates are between two readings
 	all, _ := w.cfg.Proc.All()
 	ranks := w.watch(all, r.Job)
@@ -58,7 +58,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	for _, k := range ranks {
 		w.first(k, before)
 	}
-	began := time.Now()
+	began, queued := time.Now(), map[uint64]uint32{}
 	for range glances {
 		select {
 		case <-time.After(window / glances):
@@ -68,6 +68,9 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 		for _, k := range ranks {
 			w.glance(k)
 		}
+		for inode, c := range connections() {
+			queued[inode] = max(queued[inode], c.InetDiagMsg.WQueue)
+		}
 	}
 	out.Over = time.Since(began)
 	after := connections()
@@ -75,7 +78,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	out.Busy = w.busy(now, before, ranks, out.Over)
 	for _, k := range ranks {
 		w.second(k, before, out.Over)
-		k.look.Conns = connsOf(w.cfg.Proc, k.pids, conns, after)
+		k.look.Conns = connsOf(w.cfg.Proc, k.pids, conns, after, queued)
 	}
 	if r.Stacks {
 		w.stacks(ctx, ranks)
@@ -204,11 +207,15 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	l.Signals = fs.Handles(l.PID, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTERM, unix.SIGALRM)
 	cores := func(d time.Duration) float64 { return max(0, d.Seconds()/over.Seconds()) }
 	var faults uint64
-	var total time.Duration
+	var total, ended time.Duration // of it all; and of children that have ended meanwhile
 	locked, waits := 0, map[string]bool{}
 	for _, pid := range k.pids {
-		work, _ := fs.Work(pid)
-		total += work.CPU
+		work, lives := fs.Work(pid)
+		if total += work.CPU + work.Reaped; lives {
+			ended += work.Reaped - before[pid].Reaped
+		} else {
+			ended -= before[pid].CPU + before[pid].Reaped // its parent's by now
+		}
 		faults += work.Faults
 		l.Swapped += fs.Swapped(pid)
 		threads := fs.Threads(pid, threadsMost)
@@ -241,6 +248,7 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 			}
 		}
 	}
+	l.CPU += cores(ended)
 	l.Locked = locked > 0
 	l.Faults = max(0, float64(faults)-float64(k.faults)) / over.Seconds()
 	l.Disk = float64(k.disk) / float64(max(1, k.seen))

@@ -1,10 +1,12 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -44,6 +46,14 @@ func meeting(stack []string) string {
 	return ""
 }
 
+// wait says that they do.
+func wait(ranks []wire.RankLook) string {
+	if len(ranks) == 1 {
+		return list(ranks) + " waits"
+	}
+	return list(ranks) + " wait"
+}
+
 func list(ranks []wire.RankLook) string {
 	word := "rank "
 	if len(ranks) > 1 {
@@ -79,6 +89,9 @@ func (e Evidence) peers() (out []wire.WhyFinding) {
 	} else {
 		out = append(out, byStacks(e, all)...)
 	}
+	if len(out) == 0 {
+		out = e.slowest(all)
+	}
 	if i := slices.IndexFunc(all, func(r wire.RankLook) bool { return len(r.Dumps) > 0 }); i >= 0 && len(out) == 0 {
 		r := all[i]
 		out = append(out, wire.WhyFinding{Code: "gave-up-waiting", Sure: 65, Rank: new(r.Rank), Host: r.Host,
@@ -91,7 +104,7 @@ func (e Evidence) peers() (out []wire.WhyFinding) {
 func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string) wire.WhyFinding {
 	l := late[0]
 	f := wire.WhyFinding{Code: "waits-for-rank", Sure: sure, Rank: new(l.Rank), Host: l.Host,
-		Text:   fmt.Sprintf("%s on %s is behind: %s wait for it%s", list(late), l.Host, list(waiting), in),
+		Text:   fmt.Sprintf("%s on %s is behind: %s for it%s", list(late), l.Host, wait(waiting), in),
 		Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, l.Rank)}
 	for _, r := range append(slices.Clone(late[:min(len(late), 2)]), waiting[:min(len(waiting), 2)]...) {
 		f.Evidence = append(f.Evidence, where(r))
@@ -214,6 +227,29 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 	return []wire.WhyFinding{f}
 }
 
+// slowest is a rank that has long done several times the work of each other one, while they take part in each step and
+// wait for it in the rest of the time. Rank 0 may have more to do, and one that serves all others has as many times.
+func (e Evidence) slowest(all []wire.RankLook) []wire.WhyFinding {
+	late := slices.MaxFunc(all, func(a, b wire.RankLook) int { return cmp.Compare(a.CPU, b.CPU) })
+	if late.Rank == 0 || late.CPU < 4*quiet || e.Now.Sub(late.Since) < 30*time.Second || !joined(e, all) {
+		return nil
+	}
+	var rest []wire.RankLook
+	for _, r := range all {
+		switch {
+		case r.Rank == late.Rank:
+		case !waitsForPeers(r) || r.Main.Ran <= 2 || r.CPU*float64(max(5, 2*len(all))) > late.CPU || r.Mean*2 > late.Mean:
+			return nil
+		default:
+			rest = append(rest, r)
+		}
+	}
+	f := waitFinding(e, []wire.RankLook{late}, rest, 50, "")
+	f.Code, f.Text = "slowest-rank", fmt.Sprintf("rank %d on %s works several times as much as each other one: %s for it "+
+		"in each step", late.Rank, late.Host, wait(rest))
+	return []wire.WhyFinding{f}
+}
+
 // fellSilent is a job of which all ranks wait, though all worked in the minutes before; a service may have no
 // requests, what meets nowhere may have nothing to do, and ranks may wait for their GPUs.
 func (e Evidence) fellSilent(all []wire.RankLook) []wire.WhyFinding {
@@ -285,14 +321,17 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 	if st == nil || !st.UsesPort || port == 0 {
 		return nil
 	}
-	var came, late []wire.RankLook
+	var came, late, hosts []wire.RankLook // the last is the one that the others come to
 	for _, r := range all {
 		there := slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Remote.Port()) == port })
 		switch {
 		case there && waitsForPeers(r):
 			came = append(came, r)
-		case !there && r.CPU < 2*quiet && !slices.ContainsFunc(r.Conns,
-			func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
+		case !there && slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
+			if waitsForPeers(r) {
+				hosts = append(hosts, r)
+			}
+		case !there && r.CPU < 2*quiet:
 			late = append(late, r)
 		case !there:
 		default:
@@ -302,7 +341,7 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 	if len(came) == 0 || len(late) == 0 || len(came)+len(late) < len(all)-1 {
 		return nil
 	}
-	f := waitFinding(e, late, came, 65, fmt.Sprintf(" at %s:%d, where ranks meet", e.Job.Plan.Head, port))
+	f := waitFinding(e, late, append(hosts, came...), 65, fmt.Sprintf(" at %s:%d, where ranks meet", e.Job.Plan.Head, port))
 	f.Code = "not-come"
 	return []wire.WhyFinding{f}
 }

@@ -63,6 +63,32 @@ func Rank(e Evidence) []wire.WhyFinding {
 	add(e.connections()...)
 	add(e.peers()...)
 	slices.SortStableFunc(found, func(a, b wire.WhyFinding) int { return cmp.Compare(b.Sure, a.Sure) })
+	return e.byLink(found)
+}
+
+// byLink leaves out what follows from a link that is lost, and gives it to that as evidence: that nothing answers over
+// it, that ranks wait for those behind it, and that its port has no link.
+func (e Evidence) byLink(found []wire.WhyFinding) []wire.WhyFinding {
+	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return f.Code == "link-lost" })
+	if i < 0 {
+		return found
+	}
+	cause := &found[i]
+	follows := func(f wire.WhyFinding) bool {
+		switch f.Code {
+		case "no-answer", "waits-for-rank", "not-come", "slowest-rank", "all-wait", "fell-silent", "gave-up-waiting":
+			return true
+		}
+		return f.Code == topology.CodeNoLink && f.Host == cause.Host
+	}
+	for _, f := range found {
+		if follows(f) {
+			cause.Evidence = append(append(cause.Evidence, f.Text), f.Evidence[:min(len(f.Evidence), 1)]...)
+		}
+	}
+	rest := *cause
+	found = slices.DeleteFunc(found, follows)
+	found[slices.IndexFunc(found, func(f wire.WhyFinding) bool { return f.Code == "link-lost" })] = rest
 	return found
 }
 
@@ -182,13 +208,14 @@ func nonempty(texts ...string) []string {
 // recent is how long an attempt that failed is told of, once the next one runs.
 const recent = time.Hour
 
+// attempts has the failure before, but for what a person did.
 func (e Evidence) attempts() []wire.WhyFinding {
 	all := e.Job.Attempts
 	if len(all) == 0 {
 		return nil
 	}
 	last := all[len(all)-1]
-	if last.Cause == "" || e.Now.Sub(last.Ended) > recent {
+	if last.Cause == "" || strings.HasPrefix(last.Cause, rendezvous.ByHand) || e.Now.Sub(last.Ended) > recent {
 		return nil
 	}
 	return []wire.WhyFinding{{Code: "failed-before", Sure: 30, Text: fmt.Sprintf("generation %d of it ended %s ago: %s",
@@ -310,7 +337,11 @@ func (e Evidence) links() (out []wire.WhyFinding) {
 				Text: fmt.Sprintf("%s of %s %s %s ago", c.Port, l.Host, c.Text, e.ago(c.At))}
 			if *c.Up {
 				f.Code, f.Sure = "link-flaps", min(70, 20+10*lost[slot])
-				f.Text = fmt.Sprintf("%s of %s has lost its link (%d times); it has one again since %s", c.Port, l.Host, lost[slot],
+				times := "once"
+				if lost[slot] > 1 {
+					times = fmt.Sprintf("%d times", lost[slot])
+				}
+				f.Text = fmt.Sprintf("%s of %s has lost its link %s; it has one again since %s", c.Port, l.Host, times,
 					e.ago(c.At))
 			}
 			if lost[slot] > 0 && (!*c.Up || e.Now.Sub(c.At) < recent) {

@@ -3,6 +3,7 @@ package why
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,14 @@ func idles(in string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 0.01, 0.01, wire.ThreadLook{State: "S", In: in, At: in} }
 }
 
+// tenTimes has one rank work ten times as much as the others, which meet it in each step.
+func tenTimes(e *Evidence, one int) {
+	each(e, -1, func(r *wire.RankLook) {
+		r.CPU, r.Mean, r.Top, r.Main = 0.03, 0.03, 0.03, wire.ThreadLook{State: "S", In: "network", At: "wait_woken", Ran: 40}
+	})
+	e.Looks[one].Ranks[0].CPU, e.Looks[one].Ranks[0].Mean = 0.3, 0.3
+}
+
 func stacks(frames ...string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.Stacks = frames }
 }
@@ -127,9 +136,10 @@ func TestRank(t *testing.T) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
 		}, "starved:2:spark3"},
-		"pages":             {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
-		"the machine pages": {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
-		"clock":             {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
+		"pages":                          {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
+		"the machine pages":              {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
+		"below the memory guard's floor": {func(e *Evidence) { e.Looks[1].Floor = 61 << 30 }, "memory-short::spark2"},
+		"clock":                          {func(e *Evidence) { e.Looks[2].Machine.GPUs[0].MHz = new(507.0) }, "gpu-slow::spark3"},
 		"a clock that was higher": {func(e *Evidence) {
 			for i := range e.Looks { // all are slow, and one has not always been
 				e.Looks[i].Machine.GPUs[0].MHz = new(1600.0)
@@ -159,7 +169,7 @@ func TestRank(t *testing.T) {
 			e.Looks[0].Ranks[0].Conns[0].Tries = 5
 			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "s", Port: "port 0", Up: new(false),
 				Text: "lost its link"}}
-		}, "link-lost::spark2 no-answer:0:spark1"},
+		}, "link-lost::spark2"},
 		"a port lost its link by which it does not meet": {func(e *Evidence) {
 			e.Looks[1].Links = []envgen.LinkChange{{At: now.Add(-9 * time.Second), Slot: "t", Port: "port 1", Up: new(false)}}
 		}, ""},
@@ -179,6 +189,22 @@ func TestRank(t *testing.T) {
 		"a link has become slow": {func(e *Evidence) {
 			e.Looks[0].Ranks[0].Conns[1].RTT, e.Looks[2].Ranks[0].Conns[0].RTT = 25*time.Millisecond, 25*time.Millisecond
 		}, "crowded::spark1"},
+		"a link is slow beside others, from time to time": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				for i := range r.Conns {
+					if c := &r.Conns[i]; r.Rank == 1 || c.Remote.Addr() == netip.MustParseAddr("10.0.0.2") {
+						c.RTT, c.Queued, c.Sent = 15*time.Millisecond, 200<<10, 150
+					}
+				}
+			})
+		}, "crowded::spark2"},
+		"all links are as slow": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				for i := range r.Conns {
+					r.Conns[i].RTT, r.Conns[i].Queued, r.Conns[i].Sent = 15*time.Millisecond, 200<<10, 150
+				}
+			})
+		}, ""},
 		"a question now and then": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) {
 				for i := range r.Conns {
@@ -191,6 +217,12 @@ func TestRank(t *testing.T) {
 			m.Ranks = []usage.Rank{{Job: "aaaa", GPUMemory: new(int64(1 << 30))}}
 			m.Ports = []usage.Port{{Name: "port 0", EtherOut: new(2e9), RDMAOut: new(0.0)}}
 		}, "no-rdma::spark1"},
+		"one works ten times as much":    {func(e *Evidence) { tenTimes(e, 1) }, "slowest-rank:1:spark2"},
+		"rank 0 works ten times as much": {func(e *Evidence) { tenTimes(e, 0) }, ""},
+		"one works ten times as much for a moment": {func(e *Evidence) {
+			tenTimes(e, 1)
+			each(e, 1, func(r *wire.RankLook) { r.Mean = 0.7 })
+		}, ""},
 		"one sleeps, by the kernel": {func(e *Evidence) {
 			each(e, 2, idles("lock"))
 			idles("sleep")(&e.Looks[2].Ranks[0])
@@ -258,6 +290,9 @@ func TestRank(t *testing.T) {
 			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1",
 				Ended: now.Add(-time.Minute)}}
 		}, "failed-before::"},
+		"it was restarted by hand": {func(e *Evidence) {
+			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "restarted by root", Ended: now.Add(-time.Minute)}}
+		}, ""},
 		"it failed long ago": {func(e *Evidence) {
 			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1",
 				Ended: now.Add(-5 * time.Hour)}}
@@ -347,5 +382,59 @@ func TestReadStacks(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%q: %s", text, d)
 		}
+	}
+}
+
+// What follows from a cable that is out is evidence of it; the words say how often, and who waits.
+func TestWordsOfFindings(t *testing.T) {
+	cut := func(e *Evidence) {
+		each(e, -1, idles("lock"))
+		e.Looks[0].Ranks[0].Conns[0].Tries = 5
+		e.Looks[1].Links = flap(9 * time.Second)[:1]
+		e.Looks[1].Links[0].Text = "lost its link"
+		e.Fabric = []envgen.Finding{{Code: "no-link", Text: "port 0 of spark2 has no link", Host: "spark2", Port: "enp1s0f0np0",
+			Severity: envgen.SeverityError}}
+	}
+	for name, tt := range map[string]struct {
+		change func(*Evidence)
+		want   string // of the first finding: its text, and the first words of its evidence
+	}{
+		"a cable that is out": {cut, "port 0 of spark2 lost its link 9s ago|what its ranks send|rank 0, 10.0|port 0 of spark2 has"},
+		"a link that came back": {func(e *Evidence) { e.Looks[1].Links = flap(time.Minute) },
+			"port 0 of spark2 has lost its link once; it has one again since 59s"},
+		"rank 0 has the address where ranks meet": {func(e *Evidence) {
+			each(e, -1, func(r *wire.RankLook) {
+				idles("network")(r)
+				r.Port, r.Conns = 29500, nil
+			})
+			e.Looks[0].Ranks[0].Conns = []wire.Conn{{Local: netip.MustParseAddrPort("10.0.0.1:29500")}}
+			e.Looks[2].Ranks[0].Conns = []wire.Conn{{Remote: netip.MustParseAddrPort("10.0.0.1:29500")}}
+			idles("sleep")(&e.Looks[1].Ranks[0])
+		}, "rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+	} {
+		e := running()
+		tt.change(&e)
+		found := Rank(e)
+		if len(found) == 0 {
+			t.Errorf("%s: nothing found", name)
+			continue
+		}
+		got := append([]string{found[0].Text}, found[0].Evidence...)
+		for i, want := range strings.Split(tt.want, "|") {
+			if i >= len(got) || !strings.HasPrefix(got[i], want) {
+				t.Errorf("%s: %q, want %q", name, got, want)
+				break
+			}
+		}
+	}
+}
+
+// Of a job that moves its bytes by TCP, which need be no fault, the figures say so.
+func TestBytesByTCPAreTold(t *testing.T) {
+	e := running()
+	e.Looks[0].Machine.Ports = []usage.Port{{Name: "port 0", EtherOut: new(12e7), RDMAIn: new(0.0), RDMAOut: new(0.0)}}
+	want := "port 0 of spark1: Ethernet 120 MB/s, RDMA 0 MB/s: by TCP, though there is RDMA (sparkrun help nccl)"
+	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
+		t.Errorf("%q, want %q", looked, want)
 	}
 }

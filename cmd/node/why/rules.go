@@ -3,11 +3,8 @@ package why
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/usage"
@@ -195,6 +192,9 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 			add("swaps", 60, "sparkrun top", "reads %s/s back from swap: %s", launcher.Size(int64(*m.SwapIn)), figures)
 		case m.Available > 0 && m.Available < m.Total/32:
 			add("memory-short", 50, "sparkrun top", "is nearly out of memory: %s", figures)
+		case m.Available > 0 && m.Available < l.Floor:
+			add("memory-short", 40, "sparkrun top", "has less memory than its agent's --memory-floor of %s, and takes no jobs: "+
+				"%s. The memory guard ends a job only if that holds as much as the floor", launcher.Size(l.Floor), figures)
 		}
 	}
 	for _, d := range l.Machine.Disks {
@@ -215,12 +215,8 @@ func (e Evidence) holdGPU(l wire.NodeLook) (own, others bool) {
 	return own, others
 }
 
-// byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
-func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
-	if own, _ := e.holdGPU(l); !own || !slices.ContainsFunc(e.Job.Plan.Nodes,
-		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
-		return nil
-	}
+// rates are what goes over a port, in and out together, in bytes a second.
+func rates(p usage.Port) (ether, rdma float64) {
 	of := func(in, out *float64) (sum float64) {
 		for _, v := range []*float64{in, out} {
 			if v != nil {
@@ -229,8 +225,17 @@ func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
 		}
 		return sum
 	}
+	return of(p.EtherIn, p.EtherOut), of(p.RDMAIn, p.RDMAOut)
+}
+
+// byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
+func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
+	if own, _ := e.holdGPU(l); !own || !slices.ContainsFunc(e.Job.Plan.Nodes,
+		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
+		return nil
+	}
 	for _, p := range l.Machine.Ports {
-		ether, rdma := of(p.EtherIn, p.EtherOut), of(p.RDMAIn, p.RDMAOut)
+		ether, rdma := rates(p)
 		if ether > 50e6 && rdma < ether/10 {
 			out = append(out, wire.WhyFinding{Code: "no-rdma", Sure: 65, Host: l.Host, Port: p.Name,
 				Remedy:   "sparkrun help nccl",
@@ -320,173 +325,4 @@ func (e Evidence) clockBefore(host string, index int) float64 {
 		return 0
 	}
 	return median(all)
-}
-
-// hostOf finds the member that has an address.
-func (e Evidence) hostOf(a netip.Addr) string {
-	for _, n := range e.Nodes {
-		if n.Addr == a {
-			return n.Host
-		}
-		for _, nic := range n.Inventory.NICs {
-			if slices.ContainsFunc(nic.Addresses, func(p netip.Prefix) bool { return p.Addr() == a }) {
-				return n.Host
-			}
-		}
-	}
-	return ""
-}
-
-// way is what connections between two machines show together.
-type way struct {
-	from, to    string
-	sent, again uint32
-	total, lost uint32 // since they were made
-	tries       uint8
-	queued      uint32
-	rtt, least  time.Duration // of the best of them
-	bulk        time.Duration // round trip of the best that moves many packets, which are answered at once; 0: none does
-	example     wire.Conn
-	rank        int
-}
-
-// ways sums up by pairs of machines.
-func (e Evidence) ways() []way {
-	byPair := map[[2]string]way{}
-	for _, l := range e.Looks {
-		for _, r := range l.Ranks {
-			for _, c := range r.Conns {
-				to := e.hostOf(c.Remote.Addr())
-				if to == "" || to == l.Host {
-					continue
-				}
-				w, known := byPair[[2]string{l.Host, to}]
-				if !known {
-					w = way{from: l.Host, to: to, rtt: c.RTT, least: c.MinRTT}
-				}
-				if !known || c.Tries > w.tries || c.Tries == w.tries && c.Again > w.example.Again {
-					w.example, w.rank = c, r.Rank
-				}
-				w.sent, w.again, w.queued, w.tries = w.sent+c.Sent, w.again+c.Again, w.queued+c.Queued, max(w.tries, c.Tries)
-				w.total, w.lost = w.total+c.Total, w.lost+c.TotalAgain
-				w.rtt, w.least = min(w.rtt, c.RTT), min(w.least, c.MinRTT)
-				if c.Sent >= many && (w.bulk == 0 || c.RTT < w.bulk) {
-					w.bulk = c.RTT
-				}
-				byPair[[2]string{l.Host, to}] = w
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Values(byPair), func(a, b way) int {
-		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
-	})
-}
-
-// far is from which best round trip a network of one room is slow; crowded, which packets before a slow link make.
-// A question each 10 ms has that round trip, as its answer is acknowledged with the next one: so many packets in the
-// window are more than such questions of the time of crowded.
-const (
-	far     = 3 * time.Millisecond
-	crowded = 20 * time.Millisecond
-	many    = uint32(2 * window / crowded)
-)
-
-// connections are of ranks between machines: those that get no answer, lose packets, or are slow. What several of them
-// have in common is told once.
-func (e Evidence) connections() (out []wire.WhyFinding) {
-	all := e.ways()
-	byCode, fine := map[string][]way{}, 0
-	for _, w := range all {
-		switch code := w.trouble(); code {
-		case "":
-			fine++
-		default:
-			byCode[code] = append(byCode[code], w)
-		}
-	}
-	for _, code := range slices.Sorted(maps.Keys(byCode)) {
-		ways := byCode[code]
-		for len(ways) > 0 {
-			host := common(ways)
-			var here, rest []way
-			for _, w := range ways {
-				if w.from == host || w.to == host {
-					here = append(here, w)
-				} else {
-					rest = append(rest, w)
-				}
-			}
-			out, ways = append(out, ofHost(code, host, here, fine)), rest
-		}
-	}
-	return out
-}
-
-// trouble is what is wrong with a way; empty: nothing.
-func (w way) trouble() string {
-	switch {
-	case w.tries >= 3:
-		return "no-answer"
-	case w.again >= 2 && w.again*50 >= w.sent, w.again+uint32(w.tries) >= 1 && w.lost >= 10 && w.lost*50 >= w.total:
-		return "loses-packets"
-	case w.least >= far:
-		return "far"
-	case w.rtt >= crowded && w.queued >= 64<<10 && w.sent > 0, w.bulk >= crowded:
-		return "crowded"
-	}
-	return ""
-}
-
-// common is the machine that is an end of most of the trouble.
-func common(ways []way) (host string) {
-	count := map[string]int{}
-	for _, w := range ways {
-		weight := 1 + int(w.again) + 10*int(w.tries)
-		count[w.from] += weight
-		count[w.to] += weight
-	}
-	for _, h := range slices.Sorted(maps.Keys(count)) {
-		if count[h] > count[host] {
-			host = h
-		}
-	}
-	return host
-}
-
-func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
-	w := ways[0]
-	f := wire.WhyFinding{Code: code, Host: host, Remedy: "sparkrun doctor --node " + host}
-	if len(ways) == 1 {
-		f.Rank = new(w.rank)
-	}
-	between := "between " + host + " and other machines"
-	if len(ways) == 1 {
-		between = "from " + w.from + " to " + w.to
-	}
-	switch code {
-	case "no-answer":
-		f.Sure, f.Text = 82, "what its ranks send "+between+" gets no answer"
-	case "loses-packets":
-		sent, again := uint32(0), uint32(0)
-		for _, w := range ways {
-			sent, again = sent+w.sent, again+w.again
-		}
-		f.Sure, f.Text = 72, fmt.Sprintf("the network %s loses packets: %.1f %% of them were sent again", between,
-			100*float64(again)/
-				float64(max(sent, 1)))
-	case "far":
-		f.Sure, f.Text = 60, "the way "+between+" is slow: at best "+w.least.String()+" there and back"
-	case "crowded":
-		f.Sure, f.Text = 55, "the way "+between+" is slow or full: "+max(w.rtt, w.bulk).String()+" there and back"
-	}
-	for _, w := range ways[:min(len(ways), 3)] {
-		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, the oldest %d times; "+
-			"round trip %s, at best %s; %s queued", w.rank, w.example.Local, w.example.Remote, w.to, w.sent, w.again, w.tries,
-			w.rtt,
-			w.least, launcher.Size(int64(w.queued))))
-	}
-	if fine > 0 {
-		f.Evidence = append(f.Evidence, fmt.Sprintf("%d other ways between its machines have no such trouble", fine))
-	}
-	return f
 }

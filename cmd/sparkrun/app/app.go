@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -163,6 +164,33 @@ func TableText(rows [][]string) string {
 	}
 	w.Flush() //nolint:errcheck // memory takes all
 	return b.String()
+}
+
+// Fit leaves columns out, the first of these first, until the rows are as narrow as that; 0: they may be as wide as they
+// are.
+func Fit(rows [][]string, width int, leftOut []string) [][]string {
+	const gap = 3 // of TableText
+	for next := 0; width > 0 && next < len(leftOut); next++ {
+		wide := -gap
+		for i := range rows[0] {
+			most := 0
+			for _, r := range rows {
+				most = max(most, utf8.RuneCountInString(r[i]))
+			}
+			wide += most + gap
+		}
+		if wide <= width {
+			break
+		}
+		if i := slices.Index(rows[0], leftOut[next]); i >= 0 {
+			narrow := make([][]string, len(rows))
+			for k, r := range rows {
+				narrow[k] = slices.Delete(slices.Clone(r), i, i+1)
+			}
+			rows = narrow
+		}
+	}
+	return rows
 }
 
 // Height is the terminal's; 0: not known.

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
@@ -42,9 +41,6 @@ func Columns(b *strings.Builder, rows [][]string) {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
 }
-
-// Age is how long ago.
-func Age(d time.Duration) string { return launcher.Age(d) }
 
 // RankSpan names n ranks, beginning with first.
 func RankSpan(first, n int) string {

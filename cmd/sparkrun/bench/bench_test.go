@@ -391,6 +391,35 @@ func TestHostileRun(t *testing.T) {
 	}
 }
 
+// What is to be known of many runs is said once, and GPUs are shown with the clocks that they had.
+func TestNotesAndGPUs(t *testing.T) {
+	b := newBed(t, file)
+	text := `{"run": {"id": "x"}}` + "\n"
+	for n := 1; n <= 3; n++ {
+		line, err := json.Marshal(bench.Line{Result: &bench.Result{Case: bench.Case{Scenario: "chat"}, Repeat: n,
+			Notes: []string{"short prompts"}, After: []bench.GPU{{Host: "spark1", Name: "NVIDIA GB10", MHz: new(2400. + float64(n))}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(line) + "\n"
+	}
+	b.write("x.jsonl", text)
+	if err := b.do("show", filepath.Join(b.dir, "x.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nchat, run 1: short prompts (and in 2 more)\n", "  GPU of spark1: NVIDIA GB10\n",
+		"  GPU clock of spark1: 2402 MHz\n"} {
+		if got := b.out.String(); strings.Count(got, want) != 1 {
+			t.Errorf("%q is not once in %s", want, got)
+		}
+	}
+	r := &runner{}
+	res := bench.Result{Notes: []string{"short prompts"}}
+	if first, again := r.inShort(res), r.inShort(res); first != "short prompts" || again != "" {
+		t.Errorf("%q, then %q", first, again)
+	}
+}
+
 func TestShown(t *testing.T) {
 	b := newBed(t, file)
 	for range 2 {

@@ -55,12 +55,14 @@ func circumstances(ctx context.Context, a *app.App) (out []bench.Setting) {
 			}
 		}
 	}
+	test := "none"
 	if dir, err := stateFolder(a); err == nil {
 		history, _ := os.ReadFile(filepath.Join(dir, nccltest.HistoryFile)) // without one there was no test
 		if t := nccltest.LastOf(history, st.Cluster); t != nil {
-			set("last nccl-test", fmt.Sprintf("%s %.1f GB/s, %s, %s", t.Op, t.Bus, t.Grade, t.At.UTC().Format(time.DateOnly)))
+			test = fmt.Sprintf("%s %.1f GB/s, %s, %s", t.Op, t.Bus, t.Grade, t.At.UTC().Format(time.DateOnly))
 		}
 	}
+	set("last nccl-test", test)
 	return out
 }
 

@@ -22,6 +22,7 @@ type runner struct {
 	server *server // that runs; nil: none
 	dead   string  // what names the server that could not be started, or asked, last, and why
 	why    error
+	said   []string // notes of results: each is said once
 }
 
 // all runs the cases of which something is missing, and tells how many have failed. An error ends the run, which can be
@@ -95,7 +96,7 @@ func (r *runner) one(ctx context.Context, c bench.Case, name string) (ok bool, e
 			if err := r.add(bench.Line{Result: &res}); err != nil {
 				return false, err
 			}
-			r.a.Say(fmt.Sprintf("%s: %d of %d: %s", name, n, c.Repeats, inShort(res)))
+			r.a.Say(fmt.Sprintf("%s: %d of %d: %s", name, n, c.Repeats, r.inShort(res)))
 		}
 	}
 	return true, nil
@@ -112,15 +113,21 @@ func (r *runner) lacks(c bench.Case) (out []int) {
 	return out
 }
 
-// inShort are the first figures of a result, and what is to be known of them.
-func inShort(res bench.Result) string {
+// inShort are the first figures of a result, and what is to be known of them and was not said yet.
+func (r *runner) inShort(res bench.Result) string {
 	var said []string
 	for _, f := range res.Figures {
 		if f.Name == "output_throughput" || f.Name == "ttft_p50" || f.Name == "tpot_p50" || res.Load == nil {
 			said = append(said, f.Name+" "+number(f.Value, f.Unit))
 		}
 	}
-	return strings.Join(append(said, res.Notes...), ", ")
+	for _, n := range res.Notes {
+		if !slices.Contains(r.said, n) {
+			r.said = append(r.said, n)
+			said = append(said, n)
+		}
+	}
+	return strings.Join(said, ", ")
 }
 
 // within is a context that ends with a case's timeout.

@@ -2,7 +2,9 @@ package bench
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads/bench"
 )
@@ -58,7 +61,7 @@ func list(a *app.App, json bool) error {
 			}
 		}
 		all = append(all, l)
-		rows = append(rows, []string{l.ID, app.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), h.File})
+		rows = append(rows, []string{l.ID, launcher.Age(time.Since(h.At)) + " ago", l.State, strconv.Itoa(l.Results), h.File})
 	}
 	if json {
 		return a.Object(all)
@@ -105,7 +108,11 @@ func showRun(a *app.App, r bench.Run) error {
 	for _, s := range r.Circumstances() {
 		fmt.Fprintf(a.Out, "  %s: %s\n", plain.Line(s.Name), plain.Line(s.Value))
 	}
-	rows, notes := [][]string{{"CASE", "FIGURE", "MEDIAN", "SPREAD", "RUNS"}}, []string{}
+	clocks := r.Clocks()
+	for _, host := range slices.Sorted(maps.Keys(clocks)) {
+		fmt.Fprintf(a.Out, "  GPU clock of %s: %.0f MHz\n", plain.Line(host), bench.Median(clocks[host]))
+	}
+	rows, notes, of := [][]string{{"CASE", "FIGURE", "MEDIAN", "SPREAD", "RUNS"}}, []string{}, map[string][]string{}
 	groups := r.Groups()
 	for _, g := range groups {
 		label := g.Label()
@@ -121,7 +128,10 @@ func showRun(a *app.App, r bench.Run) error {
 		}
 		for _, res := range g.Results {
 			for _, n := range res.Notes {
-				notes = append(notes, fmt.Sprintf("%s, run %d: %s", label, res.Repeat, n))
+				if of[n] == nil {
+					notes = append(notes, n)
+				}
+				of[n] = append(of[n], fmt.Sprintf("%s, run %d", label, res.Repeat))
 			}
 		}
 	}
@@ -129,6 +139,12 @@ func showRun(a *app.App, r bench.Run) error {
 		return err
 	}
 	for _, n := range notes {
+		if runs := of[n]; len(runs) > 0 {
+			n = runs[0] + ": " + n
+			if len(runs) > 1 {
+				n += fmt.Sprintf(" (and in %d more)", len(runs)-1)
+			}
+		}
 		fmt.Fprintln(a.Out, plain.Line(n))
 	}
 	scaling(a, "", bench.Scaling(groups))

@@ -113,7 +113,7 @@ func runDoctor(ctx context.Context, a *app.App, o doctorOptions) error {
 		if o.request.Fix && len(res.Mended) == 0 {
 			a.Say("--fix: found nothing that it mends, and has changed nothing")
 		}
-		tellDoctor(a, res, o.quiet)
+		tellDoctor(a, res, o.quiet, "")
 	}
 	if ofSeverity(res.Findings, envgen.SeverityError) > 0 {
 		return app.Exits(app.ExitFailure, nil)
@@ -157,7 +157,8 @@ var severities = []struct {
 	noun     string
 }{{envgen.SeverityError, "error"}, {envgen.SeverityWarning, "warning"}, {envgen.SeverityInfo, "note"}}
 
-func tellDoctor(a *app.App, res wire.DoctorResponse, quiet bool) {
+// of says what they are of beside a number of machines.
+func tellDoctor(a *app.App, res wire.DoctorResponse, quiet bool, of string) {
 	for _, m := range res.Mended {
 		what := "done"
 		if m.Error != "" {
@@ -184,7 +185,7 @@ func tellDoctor(a *app.App, res wire.DoctorResponse, quiet bool) {
 		fmt.Fprintln(a.Out)
 	}
 	if !quiet {
-		fmt.Fprintf(a.Out, "%s on %s\n", strings.Join(counts, ", "), app.Count(len(res.Nodes), "machine"))
+		fmt.Fprintf(a.Out, "%s on %s%s\n", strings.Join(counts, ", "), app.Count(len(res.Nodes), "machine"), of)
 	}
 }
 

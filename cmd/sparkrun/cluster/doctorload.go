@@ -71,7 +71,8 @@ func tellLoads(a *app.App, res wire.LoadResponse, quiet bool) error {
 	if len(res.Findings) > 0 && !quiet {
 		fmt.Fprintln(a.Out)
 	}
-	tellDoctor(a, wire.DoctorResponse{Findings: res.Findings, Nodes: make([]wire.DoctorNode, len(res.Nodes))}, quiet)
+	tellDoctor(a, wire.DoctorResponse{Findings: res.Findings, Nodes: make([]wire.DoctorNode, len(res.Nodes))}, quiet,
+		" by this load alone; without --load doctor looks for all else")
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -69,7 +70,7 @@ func runRaftStatus(ctx context.Context, a *app.App, o raftStatusOptions) error {
 	for _, n := range st.Nodes {
 		switch {
 		case n.Error != "" && n.Silent > 0:
-			a.Say(fmt.Sprintf("%s: %s, for %s", n.Host, n.Error, app.Age(n.Silent)))
+			a.Say(fmt.Sprintf("%s: %s, for %s", n.Host, n.Error, launcher.Age(n.Silent)))
 		case n.Error != "":
 			a.Say(n.Host + ": " + n.Error)
 		case n.Blank:

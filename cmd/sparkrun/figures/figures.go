@@ -6,16 +6,18 @@ package figures
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// GPU is how busy a machine's GPUs are, by their mean, and how warm the warmest is.
+// GPU is how busy a machine's GPUs are, by their mean, how warm the warmest is, and whether that is much or one is slowed down.
 func GPU(gpus []usage.GPU) string {
 	busy, n, warmest := 0.0, 0, 0.0
 	for _, g := range gpus {
@@ -33,7 +35,18 @@ func GPU(gpus []usage.GPU) string {
 	if warmest > 0 {
 		told = append(told, fmt.Sprintf("%.0f°C", warmest))
 	}
+	switch {
+	case slices.ContainsFunc(gpus, func(g usage.GPU) bool { return len(Slowed(g)) > 0 }):
+		told = append(told, "slow")
+	case warmest >= doctor.HotGPU:
+		told = append(told, "hot")
+	}
 	return cmp.Or(strings.Join(told, " "), "-")
+}
+
+// Slowed are the reasons that slow a GPU; its power limit is none, which many reach at work.
+func Slowed(g usage.GPU) []string {
+	return slices.DeleteFunc(slices.Clone(g.Throttle), func(reason string) bool { return reason == "sw_power_cap" })
 }
 
 // Memory is what of a machine's is in use.
@@ -44,10 +57,14 @@ func Memory(m *usage.Memory) string {
 	return ofGiB(m.Total-m.Available, m.Total)
 }
 
-// ofGiB is a part of a machine's memory, to the GiB.
+// ofGiB is a part of a machine's memory, to the GiB; of little there is a digit more.
 func ofGiB(part, whole int64) string {
 	const gib = 1 << 30
-	return fmt.Sprintf("%.0f of %.0f GiB", float64(part)/gib, float64(whole)/gib)
+	text := strconv.FormatFloat(float64(part)/gib, 'f', 1, 64)
+	if part >= 10*gib {
+		text = strconv.FormatFloat(float64(part)/gib, 'f', 0, 64)
+	}
+	return fmt.Sprintf("%s of %.0f GiB", strings.TrimSuffix(text, ".0"), float64(whole)/gib)
 }
 
 // WideHeads are above what Wide gives.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -28,6 +29,10 @@ func Why(o rendezvous.Outcome, spec launcher.Spec) []string {
 		case r.Exit.Last != "":
 			out = append(out, "the last lines of "+spec.Process(r.Rank)+":")
 			out = append(out, indented(r.Exit.Last)...)
+		}
+		if x := r.Exit; x.Signal == int(syscall.SIGKILL) && !x.ByUs && x.Cause == "" && x.Words == "" {
+			out = append(out, fmt.Sprintf("sparkrun did not send SIGKILL: it is mostly the kernel's, out of memory: on %s "+
+				"`sudo dmesg | grep -i 'killed process'` names what it has killed", r.Host))
 		}
 	}
 	if text := flagFor(o.Cause, spec.Workload); text != "" {

@@ -53,6 +53,14 @@ func TestWhy(t *testing.T) {
 	if d := cmp.Diff(want, Why(*j.Outcome, j.Spec)); d != "" {
 		t.Errorf("of torchrun's agents: %s", d)
 	}
+	j.Outcome.Exits, j.Outcome.Root.Exit = nil, launcher.Exit{Signal: 9}
+	if got := strings.Join(Why(*j.Outcome, j.Spec), "\n"); !strings.Contains(got, "out of memory: on spark2 `sudo dmesg") {
+		t.Errorf("of SIGKILL it says %q", got)
+	}
+	j.Outcome.Root.Exit.Words = "out of memory: the kernel's OOM killer ended it"
+	if got := Why(*j.Outcome, j.Spec); len(got) != 0 {
+		t.Errorf("of a SIGKILL that is explained: %q", got)
+	}
 	if got := Why(rendezvous.Outcome{End: rendezvous.Stopped}, launcher.Spec{}); len(got) != 0 {
 		t.Errorf("a stopped job is explained by %q", got)
 	}

@@ -142,6 +142,9 @@ func createKey(ctx context.Context, a *app.App, o keyCreateOptions) error {
 	a.Say(fmt.Sprintf("this is key %s: keep it now, it cannot be shown again", o.name))
 	sayReach(a, now)
 	if now != nil {
+		if len(now.Keys) == 1 {
+			a.Say("it is the first: from now on every request for a model needs a key, on the machine itself, too")
+		}
 		for _, m := range o.models {
 			if !known(*now, m) {
 				a.Say(fmt.Sprintf("warning: no service serves %s now, and it is no alias", m))

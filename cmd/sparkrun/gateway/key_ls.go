@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -74,7 +75,7 @@ func expiry(k wire.GatewayKey, now time.Time) string {
 	case !k.Expires.After(now):
 		return "expired"
 	case k.Expires.Sub(now) < 48*time.Hour:
-		return "in " + app.Age(k.Expires.Sub(now))
+		return "in " + launcher.Age(k.Expires.Sub(now))
 	}
 	return k.Expires.Local().Format(time.DateOnly)
 }

@@ -58,7 +58,7 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 			}
 			for _, name := range names {
 				rows = append(rows, []string{shortRef(name), short(im.ID), n.Host, launcher.Size(im.Size),
-					app.Age(time.Since(im.Created)) + " ago"})
+					launcher.Age(time.Since(im.Created)) + " ago"})
 			}
 		}
 	}

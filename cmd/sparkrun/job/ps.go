@@ -18,6 +18,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -166,7 +167,12 @@ func psAll(a *app.App, res wire.JobsResponse, o psOptions) (v follow.View, err e
 			v.Text += string(l.JobID) + "\n"
 		}
 	default:
-		v.Text = app.TableText(jobRows(lines, time.Now()))
+		width := 0
+		if o.watch && follow.OnScreen(a) { // which cuts what is longer; elsewhere it wraps
+			width = a.Columns()
+		}
+		rows := app.Fit(jobRows(lines, time.Now()), width, []string{"WORKLOAD", "AGE", "NODES", "TOKENS/S", "EXIT"})
+		v.Text = app.TableText(rows)
 	}
 	return v, err
 }
@@ -185,7 +191,7 @@ func Key(l wire.JobLine) string {
 func staleText(heard, now time.Time) string {
 	old := "is of before this machine's agent was started"
 	if !heard.IsZero() {
-		old = "is " + app.Age(now.Sub(heard)) + " old"
+		old = "is " + launcher.Age(now.Sub(heard)) + " old"
 	}
 	return "what is shown " + old + ", but for what runs on this machine itself; \"unknown\" is how far a job has " +
 		"come elsewhere"
@@ -207,7 +213,7 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 			workload += " (" + *l.Image + ")"
 		}
 		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), StateText(l, now),
-			app.Age(now.Sub(l.Planned)), exit}
+			launcher.Age(now.Sub(l.Planned)), exit}
 		if serving {
 			row = append(row, urlText(l.Service), RateText(l.Service))
 		}
@@ -243,7 +249,7 @@ func againText(at *time.Time, now time.Time) string {
 	if at == nil || !at.After(now) {
 		return ""
 	}
-	return " in " + app.Age(at.Sub(now).Round(time.Second))
+	return " in " + launcher.Age(at.Sub(now).Round(time.Second))
 }
 
 // whereText says which of a job's machines do not answer, do not answer on management, or have lost the fabric.
@@ -269,5 +275,5 @@ func awayText(l wire.JobLine, now time.Time) string {
 	if len(l.AwaySince) == 0 {
 		return ""
 	}
-	return " " + app.Age(longest)
+	return " " + launcher.Age(longest)
 }

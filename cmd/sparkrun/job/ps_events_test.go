@@ -43,7 +43,9 @@ func TestSinceItBegan(t *testing.T) {
 		"no port":                     {"", []envgen.LinkChange{lost(4, "0")}, ago(500), ""},
 		"before it began, back since": {"0", []envgen.LinkChange{lost(90, "0"), back(80, "0")}, ago(500), ""},
 		"came and went": {"0", []envgen.LinkChange{lost(50, "0"), back(40, "0"), lost(30, "0"), back(20, "0")}, ago(500),
-			"port 0 of spark2 has a link again, lost 2 times 20s ago"},
+			"port 0 of spark2 has a link again (20s without, lost 2 times) 20s ago"},
+		"healed": {"0", []envgen.LinkChange{lost(90, "0"), back(80, "0"), lost(50, "0"), back(3, "0")}, ago(500),
+			"port 0 of spark2 has a link again (47s without) 3s ago"},
 		"slower, and the agent anew": {"0", []envgen.LinkChange{change(3, "0", nil, "runs at 100 Gb/s")}, ago(50),
 			"spark2's agent was restarted 50s ago\nport 0 of spark2 runs at 100 Gb/s 3s ago"},
 	} {

@@ -140,7 +140,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 			line = fmt.Sprintf("  %s: %s", p.Host, stagesOn(j.Spec, i, p.FirstRank))
 		}
 		if since, known := j.AwaySince[p.Host]; known {
-			line += ", has not answered for " + app.Age(now.Sub(since))
+			line += ", has not answered for " + launcher.Age(now.Sub(since))
 		} else if slices.Contains(j.Away, p.Host) {
 			line += ", does not answer"
 		}
@@ -216,7 +216,7 @@ func eventsText(all []wire.JobEvent, now time.Time) string {
 		all = all[more:]
 	}
 	for _, e := range all {
-		fmt.Fprintf(&b, "  %s %s ago\n", e.Text, app.Age(now.Sub(e.At)))
+		fmt.Fprintf(&b, "  %s %s ago\n", e.Text, launcher.Age(now.Sub(e.At)))
 	}
 	return b.String()
 }
@@ -233,9 +233,9 @@ func times(j rendezvous.JobStatus, now time.Time) string {
 	text := "  placed " + ago(j.Planned, now)
 	switch {
 	case j.Outcome != nil && j.Started != nil:
-		text += ", ran for " + app.Age(j.Outcome.At.Sub(*j.Started))
+		text += ", ran for " + launcher.Age(j.Outcome.At.Sub(*j.Started))
 	case j.Started != nil:
-		text += ", runs for " + app.Age(now.Sub(*j.Started))
+		text += ", runs for " + launcher.Age(now.Sub(*j.Started))
 	}
 	if j.Outcome != nil {
 		text += ", ended " + ago(j.Outcome.At, now)
@@ -245,5 +245,5 @@ func times(j rendezvous.JobStatus, now time.Time) string {
 
 // ago is a time as an age and as a time in now's zone.
 func ago(t, now time.Time) string {
-	return app.Age(now.Sub(t)) + " ago (" + t.In(now.Location()).Format(time.DateTime) + ")"
+	return launcher.Age(now.Sub(t)) + " ago (" + t.In(now.Location()).Format(time.DateTime) + ")"
 }

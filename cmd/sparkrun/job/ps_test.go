@@ -1,15 +1,31 @@
 package job
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
+
+// A terminal that is watched has no line that is cut: columns are left out, the URL last.
+func TestPsFits(t *testing.T) {
+	a := &app.App{OutTTY: true, Environ: []string{"TERM=xterm"}, Columns: func() int { return 80 }}
+	v, err := psAll(a, apptest.SomeServices(), psOptions{watch: true})
+	if err != nil || !strings.Contains(v.Text, "http://127.0.0.1:8000") {
+		t.Errorf("%v\n%s", err, v.Text)
+	}
+	for line := range strings.Lines(v.Text) {
+		if n := len([]rune(line)) - 1; n > 80 {
+			t.Errorf("a line of %d: %s", n, line)
+		}
+	}
+}
 
 func TestPs(t *testing.T) {
 	var lines []wire.JobLine

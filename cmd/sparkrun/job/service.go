@@ -58,7 +58,7 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 	}
 	text := "  serves at " + urlText(l) + ": " + rendezvous.State(l.State).Text() + againText(j.AgainAt, now)
 	if l.Since != nil {
-		text += " for " + app.Age(now.Sub(*l.Since))
+		text += " for " + launcher.Age(now.Sub(*l.Since))
 	}
 	if l.Text != "" && l.Text != j.Waits {
 		text += ": " + l.Text
@@ -99,7 +99,7 @@ func nextSteps(j rendezvous.JobStatus, now time.Time) (steps []string) {
 			then = "starts it elsewhere"
 		}
 		steps = append(steps, fmt.Sprintf("%s has not answered for %s: if it is off for good, `sudo sparkrun "+
-			"mark-dead %s` %s", host, app.Age(now.Sub(j.AwaySince[host])), host, then))
+			"mark-dead %s` %s", host, launcher.Age(now.Sub(j.AwaySince[host])), host, then))
 	}
 	if len(j.Plan.Nodes) > 0 && slices.Contains(j.FabricOnly, j.Plan.Nodes[0].Host) {
 		steps = append(steps, fmt.Sprintf("%s is reached over the fabric only: on the management network its URL "+

@@ -113,7 +113,7 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		}
 		state := rendezvous.State(l.State).Text() + againText(j.AgainAt, now) + whereText(res.Line(j), now)
 		if j.Outcome != nil {
-			state += " " + app.Age(now.Sub(j.Outcome.At)) + " ago"
+			state += " " + launcher.Age(now.Sub(j.Outcome.At)) + " ago"
 		}
 		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"),
 			cmp.Or(app.Hosts(j.MainHosts()), "-"), urlText(l),

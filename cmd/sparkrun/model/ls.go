@@ -97,7 +97,7 @@ func heldRows(host string, h wire.HeldModel) (rows [][]string) {
 		name += " (" + h.Repo.Type + ")"
 	}
 	if !h.Used.IsZero() {
-		used = app.Age(time.Since(h.Used)) + " ago"
+		used = launcher.Age(time.Since(h.Used)) + " ago"
 	}
 	if h.InUse {
 		used = "now"

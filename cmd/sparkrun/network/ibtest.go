@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/nettest"
@@ -220,7 +221,7 @@ func ibText(rep ibReport, now ibtest.Record, columns int) string {
 		}
 	}
 	if l := rep.Last; l != nil {
-		fmt.Fprintf(&b, "last time: %s, %s ago\n", worstOf(*l), app.Age(now.At.Sub(l.At)))
+		fmt.Fprintf(&b, "last time: %s, %s ago\n", worstOf(*l), launcher.Age(now.At.Sub(l.At)))
 	}
 	told := map[string]bool{}
 	if rep.Verdict.Cause != nil {

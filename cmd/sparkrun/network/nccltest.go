@@ -13,6 +13,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -287,7 +288,7 @@ func testText(rep testReport, d nccltest.Drawing, now nccltest.Record, columns i
 	}
 	if rep.Last != nil {
 		change, _ := nccltest.Compare(now, *rep.Last)
-		fmt.Fprintf(&b, "last time: %.2f GB/s, %s ago (%+.1f %%)\n", rep.Last.Bus, app.Age(now.At.Sub(rep.Last.At)),
+		fmt.Fprintf(&b, "last time: %.2f GB/s, %s ago (%+.1f %%)\n", rep.Last.Bus, launcher.Age(now.At.Sub(rep.Last.At)),
 			100*change)
 	}
 	writeCauses(&b, v.Also, v.Cause, v.Grade, v.Text)

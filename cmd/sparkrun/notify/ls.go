@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -51,7 +52,7 @@ func list(ctx context.Context, a *app.App, o lsOptions) error {
 	for _, t := range res.Targets {
 		last := "never"
 		if t.Last != nil {
-			last = app.Age(time.Since(*t.Last)) + " ago"
+			last = launcher.Age(time.Since(*t.Last)) + " ago"
 		}
 		if t.Error != "" {
 			last += ": " + plain.Line(t.Error)

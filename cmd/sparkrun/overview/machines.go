@@ -4,14 +4,15 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/figures"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -22,7 +23,7 @@ func (s *seen) text(o options, width, height int) string {
 	if s.status.Leader == "" {
 		leader = "no leader"
 		if !s.status.Heard.IsZero() {
-			leader += " for " + app.Age(s.now.Sub(s.status.Heard))
+			leader += " for " + launcher.Age(s.now.Sub(s.status.Heard))
 		}
 	}
 	if s.status.Epoch > 1 { // there was a take-over
@@ -49,7 +50,7 @@ func (s *seen) text(o options, width, height int) string {
 	} else if !o.ranks {
 		spare = someJobs
 	}
-	b.WriteString(app.TableText(fit(s.machineRows(machines, o.wide), width)))
+	b.WriteString(app.TableText(app.Fit(s.machineRows(machines, o.wide), width, leftOut)))
 	if left := len(s.status.Nodes) - len(machines); left > 0 {
 		fmt.Fprintf(&b, "... and %d more\n", left)
 	}
@@ -59,7 +60,7 @@ func (s *seen) text(o options, width, height int) string {
 			left = len(running) - spare
 			running = running[:spare]
 		}
-		b.WriteString("\n" + app.TableText(fit(running, width)))
+		b.WriteString("\n" + app.TableText(app.Fit(running, width, leftOut)))
 		if left > 0 {
 			fmt.Fprintf(&b, "... and %d more: sparkrun ps\n", left)
 		}
@@ -86,35 +87,12 @@ func worstFirst(nodes []wire.NodeStatus, s *seen) []wire.NodeStatus {
 	return nodes
 }
 
-// leftOut are the columns that a narrow terminal has no room for, the first one first.
-var leftOut = []string{"ADDRESS", "WARNINGS", "LOAD", "SWAP", "MHZ", "ROLE", "W", "ETHERNET GB/S", "DISK FREE", "CPU",
-	"RDMA GB/S", "NODES", "TOKENS/S"}
+// fabricWarnings are those that cables and addresses show by themselves: doctor asks machines, and may have more.
+const fabricWarnings = "FABRIC WARNINGS"
 
-// fit leaves columns out until the rows are as narrow as that; 0: they may be as wide as they are.
-func fit(rows [][]string, width int) [][]string {
-	const gap = 3 // of app.TableText
-	for next := 0; width > 0 && next < len(leftOut); next++ {
-		wide := -gap
-		for i := range rows[0] {
-			most := 0
-			for _, r := range rows {
-				most = max(most, utf8.RuneCountInString(r[i]))
-			}
-			wide += most + gap
-		}
-		if wide <= width {
-			break
-		}
-		if i := slices.Index(rows[0], leftOut[next]); i >= 0 {
-			narrow := make([][]string, len(rows))
-			for k, r := range rows {
-				narrow[k] = slices.Delete(slices.Clone(r), i, i+1)
-			}
-			rows = narrow
-		}
-	}
-	return rows
-}
+// leftOut are the columns that a narrow terminal has no room for, the first one first.
+var leftOut = []string{"ADDRESS", fabricWarnings, "LOAD", "SWAP", "MHZ", "ROLE", "W", "ETHERNET GB/S", "DISK FREE",
+	"CPU", "RDMA GB/S", "NODES", "TOKENS/S", "GPU MEM", "MEMORY", "GPU"}
 
 func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
 	rows := [][]string{{"HOST", "ADDRESS", "STATE", "ROLE", "GPU", "MEMORY"}}
@@ -123,7 +101,7 @@ func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
 	}
 	rows[0] = append(rows[0], "FABRIC")
 	if wide {
-		rows[0] = append(rows[0], "WARNINGS")
+		rows[0] = append(rows[0], fabricWarnings)
 	}
 	for _, n := range nodes {
 		addr := "-"
@@ -142,7 +120,7 @@ func (s *seen) machineRows(nodes []wire.NodeStatus, wide bool) [][]string {
 		if wide {
 			warnings := "-"
 			if t := s.tallies[n.Host]; t.Warnings > 0 {
-				warnings = app.Count(t.Warnings, "warning")
+				warnings = strconv.Itoa(t.Warnings)
 			}
 			row = append(row, warnings)
 		}
@@ -155,7 +133,7 @@ func (s *seen) stateOf(n wire.NodeStatus) string {
 	state := n.State
 	switch {
 	case n.State == "away" && !n.Since.IsZero():
-		state += " " + app.Age(s.now.Sub(n.Since))
+		state += " " + launcher.Age(s.now.Sub(n.Since))
 	case n.State == "unknown" && n.Host == s.status.Self:
 		state = "answers" // this machine: its agent has just answered
 	}
@@ -179,7 +157,7 @@ func (s *seen) key() string {
 }
 
 // notes say below the picture what is wrong, and what to look at.
-func (s *seen) notes(o options) (notes []string) {
+func (s *seen) notes() (notes []string) {
 	say := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	for _, n := range s.status.Nodes {
 		if n.Why != "" {
@@ -192,10 +170,10 @@ func (s *seen) notes(o options) (notes []string) {
 		}
 	}
 	for _, n := range s.status.Nodes {
-		if u := s.of(n.ID); o.wide && u != nil {
+		if u := s.of(n.ID); u != nil {
 			for _, g := range u.GPUs {
-				if len(g.Throttle) > 0 {
-					say("%s's GPU is slowed down: %s", n.Host, strings.Join(g.Throttle, ", "))
+				if why := figures.Slowed(g); len(why) > 0 {
+					say("%s's GPU is slowed down: %s; see `sparkrun doctor`", n.Host, strings.Join(why, ", "))
 				}
 			}
 		}

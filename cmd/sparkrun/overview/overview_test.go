@@ -10,6 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -45,11 +46,12 @@ func some() *seen {
 		Ranks: []usage.Rank{
 			{Job: "k3x4bbbbbb", Generation: 1, Rank: 0, Memory: 99 * gib}, // of the attempt before: counts for nothing
 			{Job: "k3x4bbbbbb", Generation: 2, Rank: 0, CPU: new(1.5), Memory: 12 * gib, GPUMemory: new(80 * gib), State: "R"}}}
-	two := usage.Machine{Memory: &usage.Memory{Total: 121 * gib, Available: 22 * gib},
+	two := usage.Machine{Memory: &usage.Memory{Total: 121 * gib, Available: 121*gib - gib/2},
 		Ranks: []usage.Rank{{Job: "k3x4bbbbbb", Generation: 2, Rank: 1, Memory: 12 * gib, State: "D"}}}
 	s.usage = []wire.NodeUsage{{ID: "id-spark1", Machine: one}, {ID: "id-spark2", Machine: two},
 		{ID: "id-spark3", Error: "spark3 is away"}}
 	s.tallies = checkup.Seen(s.status).Counts()
+	s.tallies["spark1"] = doctor.Tally{Warnings: 2}
 	return s
 }
 
@@ -60,7 +62,7 @@ func TestPicture(t *testing.T) {
 		o           options
 		width, most int
 	}{{options{}, 0, 100}, {options{}, 80, 80}, {options{wide: true}, 0, 220}, {options{wide: true, ranks: true, watch: true}, 80, 80},
-		{options{wide: true, ranks: true, watch: true}, 132, 132}} {
+		{options{wide: true, ranks: true, watch: true}, 132, 132}, {options{wide: true, ranks: true, watch: true}, 50, 50}} {
 		text := some().text(c.o, c.width, 0)
 		fmt.Fprintf(&b, "== %+v, %d columns\n%s", c.o, c.width, text)
 		for line := range strings.Lines(text) {
@@ -69,7 +71,7 @@ func TestPicture(t *testing.T) {
 			}
 		}
 	}
-	b.WriteString("== notes\n" + strings.Join(some().notes(options{wide: true}), "\n") + "\n")
+	b.WriteString("== notes\n" + strings.Join(some().notes(), "\n") + "\n")
 	apptest.Golden(t, "status.txt", b.String())
 }
 

@@ -40,14 +40,16 @@ func NewStatusCmd(a *app.App) *cobra.Command {
 		Use:   "status",
 		Short: "Show the machines, what they use, and what runs",
 		Long: `Shows every machine of the cluster: whether its agent answers the leader, its role,
-how busy and how warm its GPU is, its memory in use, and how many of its fabric ports
-have a link, or how many errors doctor finds by what the leader knows already. Below it
-what runs, and what its ranks use. A "-" is what a machine does not tell. On a terminal
-with few columns the address and the role are left out.
+how busy and how warm its GPU is, with "slow" where something holds its clock down, its
+memory in use, and how many of its fabric ports have a link, or how many errors doctor
+finds by what the leader knows already. Below it what runs, and what its ranks use. A
+"-" is what a machine does not tell. On a terminal with few columns the address and the
+role are left out.
 
 -o wide adds the GPU's power (W) and clock (MHZ), processors in use (CPU) and waiting
 (LOAD), swap, the space left on the fullest disk, what the fabric ports carry, in and
-out, by RDMA and by Ethernet, and warnings. -o json and -o yaml are for programs.
+out, by RDMA and by Ethernet, and how many warnings cables and addresses are worth;
+doctor asks the machines, and may have more. -o json and -o yaml are for programs.
 --watch shows it until q or Ctrl-C; without a terminal it prints it at each change.
 
 A drained machine answers and gets no jobs, for a process there could not be killed. A
@@ -67,7 +69,7 @@ The last line tells what the user's own last nccl-test of this cluster came to.
 --json prints everything that is known; "leader" is the leader's host name, empty
 when there is none, and "heard" then the time when one was last heard; "findings" counts
 errors and warnings by host. With --wide, as in top --json, "usage" is what each machine
-and each rank on it uses.`,
+and each rank on it uses; without it no machine is asked, and the answer comes at once.`,
 		Example: `  sparkrun status
   sparkrun status -o wide --watch
   sparkrun status --json | jq -r .leader
@@ -137,7 +139,7 @@ func runStatus(ctx context.Context, a *app.App, o options) error {
 	if _, err := io.WriteString(a.Out, s.text(o, width, 0)); err != nil {
 		return err
 	}
-	for _, note := range s.notes(o) {
+	for _, note := range s.notes() {
 		a.Say(note)
 	}
 	if last := lastTest(a, st.Cluster); last != "" {
@@ -224,7 +226,7 @@ func (s *seen) view(ctx context.Context, a *app.App, b *wire.Client, o options) 
 	if follow.OnScreen(a) {
 		width, height = a.Columns(), a.Height()
 	}
-	notes := s.notes(o)
+	notes := s.notes()
 	if height > 0 {
 		height = max(height-len(notes), 1)
 	}
@@ -327,5 +329,5 @@ func lastTest(a *app.App, cluster string) string {
 		of = fmt.Sprintf(", %.2f of what is expected", *r.Part)
 	}
 	return fmt.Sprintf("your last nccl-test, %s ago, on %s: %s %.2f GB/s%s: %s",
-		app.Age(time.Since(r.At)), strings.Join(r.Hosts, ", "), plain.Text(r.Op), r.Bus, of, r.Grade)
+		launcher.Age(time.Since(r.At)), strings.Join(r.Hosts, ", "), plain.Text(r.Op), r.Bus, of, r.Grade)
 }
