@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
@@ -42,6 +43,29 @@ func (c *Cluster) Counts() map[string]Tally {
 			continue
 		}
 		out[f.Host] = t
+	}
+	return out
+}
+
+// Together makes one finding of those that say the same of several machines, whose names it has.
+func Together(findings []envgen.Finding) (out []envgen.Finding) {
+	at, hosts := map[envgen.Finding]int{}, map[int][]string{}
+	for _, f := range findings {
+		same := f
+		same.Node, same.Host = "", ""
+		if f.Host != "" {
+			same.Text = strings.ReplaceAll(f.Text, f.Host, "\x00")
+		}
+		i, seen := at[same]
+		if !seen || f.Host == "" {
+			i = len(out)
+			at[same], out = i, append(out, same)
+		}
+		hosts[i] = append(hosts[i], f.Host)
+	}
+	for i, f := range out {
+		out[i].Host = strings.Join(hosts[i], ", ")
+		out[i].Text = strings.ReplaceAll(f.Text, "\x00", out[i].Host)
 	}
 	return out
 }

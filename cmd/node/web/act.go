@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -154,10 +155,15 @@ func (w *Web) examine(rw http.ResponseWriter, r *http.Request) {
 }
 
 func (p *page) doctor() part {
+	now := p.visit.doctor.now()
+	if now.At.IsZero() {
+		now.Value.Findings = p.Known().Findings
+	}
+	now.Value.Findings = doctor.Together(now.Value.Findings)
 	return draw("doctor", "doctor", struct {
 		answered[wire.DoctorResponse]
 		Token string
-	}{p.visit.doctor.now(), p.visit.formToken("doctor", "")})
+	}{now, p.visit.formToken("doctor", "")})
 }
 
 // askWhy has it looked for what ails a job, a service or a machine, with the rights of the visitor.

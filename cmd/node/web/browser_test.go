@@ -38,8 +38,9 @@ func TestBrowser(t *testing.T) {
 	go_("Services", "services", `document.querySelector("#services li").innerText.includes("412.7 tokens/s") && document.querySelector("#services").innerText.includes("http://192.168.1.1:8000")`)
 	go_("Models", "models", `document.querySelectorAll("#models tbody tr").length === 2 && document.querySelector("#models").innerText.includes("spark1 31 %")`)
 	go_("Doctor", "doctor", `!!document.querySelector("#doctor button")`)
+	c.Shows("what is known already", `document.querySelector("#doctor").innerText.includes("not looked yet")`)
 	c.Click("#doctor button")
-	c.Shows("findings", `document.querySelectorAll(".findings li").length === 2`)
+	c.Shows("findings", `document.querySelectorAll(".findings li").length === 2 && document.querySelector(".findings").innerText.includes("spark3, spark4")`)
 	c.Picture("findings")
 	go_("Jobs", "jobs", `document.querySelectorAll("#jobs li").length === 4`)
 
@@ -112,7 +113,12 @@ func TestBrowser(t *testing.T) {
 	c.Run(`location.href = "machine?host=spark1"`)
 	c.Shows("a machine", `document.querySelector("#machine").innerText.includes("NVIDIA GB10")`)
 	c.Picture("machine")
-	c.Calm()
+	c.Run(`location.href = "nowhere"`)
+	c.Shows("no such page", `document.querySelector("h1")?.innerText === "No such page" && document.querySelectorAll("nav a").length === 6`)
+	c.Click(".who button")
+	c.Shows("who has left", `document.querySelector("h1").innerText === "sparkrun" && document.body.innerText.includes("sparkrun web") && getComputedStyle(document.body).maxWidth === "600px"`)
+	c.Picture("left")
+	c.Calm("404", "401")
 }
 
 // A page says when its agent is away, comes back by itself with the next one, and says when its session is over.

@@ -209,6 +209,8 @@ func (c *cluster) calls() (led, here []wire.Call) {
 			return wire.DoctorResponse{Findings: []envgen.Finding{
 				{Code: "twins-one-subnet", Severity: envgen.SeverityError, Host: "spark3", Text: "Both twins of a port are in 10.0.0.0/24.",
 					Evidence: "enp1s0f0np0 10.0.0.3/24", Remedy: "sudo sparkrun netplan apply"},
+				{Code: "twins-one-subnet", Severity: envgen.SeverityError, Host: "spark4", Text: "Both twins of a port are in 10.0.0.0/24.",
+					Evidence: "enp1s0f0np0 10.0.0.3/24", Remedy: "sudo sparkrun netplan apply"},
 				{Code: "memory-fragmented", Severity: envgen.SeverityWarning, Host: "spark1", Text: hostile, Remedy: "sudo reboot"}}}, nil
 		}),
 	}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/hmac"
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"html/template"
 	"io"
 	"io/fs"
@@ -46,7 +48,7 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	v, ok := w.visitOf(r)
 	if !ok {
-		http.Error(rw, unknown, http.StatusUnauthorized)
+		strange(rw, r)
 		return
 	}
 	if r.Method == http.MethodPost && !v.means(r) {
@@ -58,6 +60,25 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer context.AfterFunc(v.ctx, cancel)() // nothing outlasts the session
 	r = r.WithContext(ctx)
 	http.StripPrefix(strings.TrimSuffix(v.folder(), "/"), w.mux).ServeHTTP(rw, r)
+}
+
+// strangeStyle is all the style that whom it does not know gets.
+const strangeStyle = "body { font: 15px/1.5 system-ui, sans-serif; max-width: 40em; margin: 4em auto; padding: 0 1em; }"
+
+// strange answers whom it does not know; a browser by a page.
+func strange(rw http.ResponseWriter, r *http.Request) {
+	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		http.Error(rw, unknown, http.StatusUnauthorized)
+		return
+	}
+	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+	sum := sha256.Sum256([]byte(strangeStyle))
+	rw.Header().Set("Content-Security-Policy", strings.Replace(policy, "style-src 'self'",
+		"style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'", 1))
+	rw.WriteHeader(http.StatusUnauthorized)
+	_, _ = io.WriteString(rw, `<!doctype html><html lang="en"><meta charset="utf-8"><title>sparkrun</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<style>`+strangeStyle+`</style><h1>sparkrun</h1><p>`+template.HTMLEscapeString(unknown)) // the browser may be gone
 }
 
 type visitKey struct{}
@@ -110,7 +131,7 @@ func (w *Web) enterBy(rw http.ResponseWriter, r *http.Request, token string) {
 	}
 	v, ok := w.enter(token)
 	if !ok {
-		http.Error(rw, unknown, http.StatusUnauthorized)
+		strange(rw, r)
 		return
 	}
 	http.SetCookie(rw, &http.Cookie{Name: cookieName(r), Value: v.cookie, Path: v.folder(), MaxAge: int(longestFor / time.Second),
@@ -149,6 +170,10 @@ func (w *Web) routes() *http.ServeMux {
 			w.show(rw, r, name, view.title)
 		})
 	}
+	m.HandleFunc("GET /", func(rw http.ResponseWriter, r *http.Request) {
+		none := draw("page", "none", struct{ ID, What string }{"page", "page"})
+		w.frame(rw, w.page(r, w.seen.now.Load()), "", "", "Not found", whole(none), http.StatusNotFound)
+	})
 	m.HandleFunc("GET /events", w.events)
 	m.HandleFunc("GET /lines", w.lines)
 	m.HandleFunc("GET /raw", w.raw)
@@ -160,7 +185,7 @@ func (w *Web) routes() *http.ServeMux {
 	m.HandleFunc("POST /why", w.askWhy)
 	m.HandleFunc("POST /leave", func(rw http.ResponseWriter, r *http.Request) {
 		w.leave(visiting(r).session)
-		http.Error(rw, unknown, http.StatusUnauthorized)
+		strange(rw, r)
 	})
 	files, err := fs.Sub(assets, "assets")
 	if err != nil {

@@ -63,7 +63,8 @@ func init() {
 // templates are read when a page is first drawn: the agent's start does not wait for them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
-		"plain": plain.Line, "text": plain.Text, "bytes": launcher.Size, "rate": rateText, "percent": percent, "bar": bar, "level": level, "trail": trail,
+		"plain": plain.Line, "text": plain.Text, "bytes": launcher.Size, "rate": rateText, "percent": percent, "bar": bar,
+		"level": level, "trail": trail,
 		"n0": func(v float64) string { return fmt.Sprintf("%.0f", v) }, "n1": func(v float64) string { return fmt.Sprintf("%.1f", v) },
 		"age": func(t time.Time) string { return launcher.Age(time.Since(t)) }, "join": strings.Join,
 	}).ParseFS(assets, "assets/*.html"))
@@ -323,7 +324,7 @@ func (p *page) ports() part {
 type jobRow struct {
 	ID, Job, Name, User, Workload, State, Text, Cause, Hosts string
 	Since                                                    time.Time
-	Open                                                     bool
+	Open, Failed                                             bool
 }
 
 func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
@@ -332,6 +333,7 @@ func (p *page) jobOf(j rendezvous.JobStatus) jobRow {
 		Since: j.Planned, Open: j.Outcome == nil}
 	if j.Outcome != nil {
 		r.Since, r.Cause = j.Outcome.At, j.Outcome.Cause
+		r.Failed = j.Outcome.End != rendezvous.Stopped
 	} else if j.Started != nil {
 		r.Since = *j.Started
 	}

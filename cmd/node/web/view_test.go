@@ -30,6 +30,14 @@ func TestRowsTellWhatIsTheirs(t *testing.T) {
 	if r := p.jobOf(j); r.Text != "fabric of spark2 lost" {
 		t.Errorf("a job whose cable was cut: %q", r.Text)
 	}
+	j.Outcome.Cause = "of it"
+	for end, class := range map[rendezvous.End]string{"failed": "why", "stopped": "grow"} {
+		j.Outcome.End = end
+		if html := draw("j", "job", p.jobOf(j)).html; !strings.Contains(html, `<span class="`+class+`">of it<`) {
+			t.Errorf("a job that is %s: %s", end, html)
+		}
+	}
+	j.Outcome.End = "failed"
 	open := j
 	open.Outcome, open.State, open.Started, open.AwaySince = nil, rendezvous.StatePlanned, new(time.Now().Add(-time.Hour)),
 		map[string]time.Time{"": time.Now().Add(-9 * time.Minute)}

@@ -177,7 +177,7 @@ func tellDoctor(a *app.App, res wire.DoctorResponse, quiet bool, of string) {
 			continue
 		}
 		fmt.Fprintln(a.Out, strings.ToUpper(s.noun+"s"))
-		for _, f := range together(res.Findings) {
+		for _, f := range doctor.Together(res.Findings) {
 			if f.Severity == s.severity {
 				tellFinding(a, f)
 			}
@@ -187,29 +187,6 @@ func tellDoctor(a *app.App, res wire.DoctorResponse, quiet bool, of string) {
 	if !quiet {
 		fmt.Fprintf(a.Out, "%s on %s%s\n", strings.Join(counts, ", "), app.Count(len(res.Nodes), "machine"), of)
 	}
-}
-
-// together makes one finding of those that say the same of several machines, whose names it has.
-func together(findings []envgen.Finding) (out []envgen.Finding) {
-	at, hosts := map[envgen.Finding]int{}, map[int][]string{}
-	for _, f := range findings {
-		same := f
-		same.Node, same.Host = "", ""
-		if f.Host != "" {
-			same.Text = strings.ReplaceAll(f.Text, f.Host, "\x00")
-		}
-		i, seen := at[same]
-		if !seen || f.Host == "" {
-			i = len(out)
-			at[same], out = i, append(out, same)
-		}
-		hosts[i] = append(hosts[i], f.Host)
-	}
-	for i, f := range out {
-		out[i].Host = strings.Join(hosts[i], ", ")
-		out[i].Text = strings.ReplaceAll(f.Text, "\x00", out[i].Host)
-	}
-	return out
 }
 
 // tellFinding prints one finding; its command is on a line of its own, to be copied.

@@ -36,17 +36,12 @@ func GPU(gpus []usage.GPU) string {
 		told = append(told, fmt.Sprintf("%.0f°C", warmest))
 	}
 	switch {
-	case slices.ContainsFunc(gpus, func(g usage.GPU) bool { return len(Slowed(g)) > 0 }):
+	case slices.ContainsFunc(gpus, func(g usage.GPU) bool { return doctor.Slowed(g.Throttle) != "" }):
 		told = append(told, "slow")
 	case warmest >= doctor.HotGPU:
 		told = append(told, "hot")
 	}
 	return cmp.Or(strings.Join(told, " "), "-")
-}
-
-// Slowed are the reasons that slow a GPU; its power limit is none, which many reach at work.
-func Slowed(g usage.GPU) []string {
-	return slices.DeleteFunc(slices.Clone(g.Throttle), func(reason string) bool { return reason == "sw_power_cap" })
 }
 
 // Memory is what of a machine's is in use.

@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/figures"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -172,8 +173,8 @@ func (s *seen) notes() (notes []string) {
 	for _, n := range s.status.Nodes {
 		if u := s.of(n.ID); u != nil {
 			for _, g := range u.GPUs {
-				if why := figures.Slowed(g); len(why) > 0 {
-					say("%s's GPU is slowed down: %s; see `sparkrun doctor`", n.Host, strings.Join(why, ", "))
+				if why := doctor.Slowed(g.Throttle); why != "" {
+					say("%s's GPU is slowed down: %s; see `sparkrun doctor`", n.Host, why)
 				}
 			}
 		}
