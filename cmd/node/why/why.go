@@ -110,7 +110,7 @@ func find(jobs wire.JobsResponse, st wire.Status, of string) (*rendezvous.JobSta
 	var hosts []string
 	for _, n := range st.Nodes {
 		if n.Host == of && (err != nil || bare[i].Outcome != nil || bare[i].Spec.Name != of) {
-			return nil, &n, nil
+			return nil, &n, nil //nolint:nilerr // it is a machine
 		}
 		hosts = append(hosts, n.Host)
 	}

@@ -71,7 +71,7 @@ func engine(t *testing.T, asked *atomic.Int64) string {
 			asked.Add(1)
 			var body struct{ Model string }
 			if json.NewDecoder(r.Body).Decode(&body) != nil || body.Model == "bad" {
-				http.Error(w, "overloaded", 503)
+				http.Error(w, "overloaded", http.StatusServiceUnavailable)
 				return
 			}
 			for range 3 {
