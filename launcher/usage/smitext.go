@@ -32,7 +32,7 @@ func ThrottleReasons() (all []string) {
 //	0, NVIDIA GB10, 0, 2405, 3003, 10.80, 52, [N/A], [N/A], 0x0000000000000000
 func ParseGPU(line string) (g GPU, ok bool) {
 	f := strings.Split(line, ", ")
-	if len(f) < strings.Count(gpuFields, ",")+1 {
+	if more := len(f) - (strings.Count(gpuFields, ",") + 1); more < 0 || more > 1 {
 		return GPU{}, false
 	}
 	n, err := strconv.Atoi(f[0])

@@ -39,7 +39,7 @@ func TestParseGPU(t *testing.T) {
 		}
 	}
 	for _, line := range []string{"", "No devices were found", "-1, X, 1, 2, 3, 4, 5, 6, 7", "0, X, 1",
-		"Unable to determine the device handle for GPU0: 0000:0F:00.0: Unknown Error"} {
+		"0, X, 1, 2, 3, 4, 5, 6, 7, 0x0, 9", "Unable to determine the device handle for GPU0: 0000:0F:00.0: Unknown Error"} {
 		if g, ok := ParseGPU(line); ok {
 			t.Errorf("%q is a GPU: %+v", line, g)
 		}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 
@@ -40,7 +41,8 @@ func Read(text []byte) (File, error) {
 	if f.Name == "" {
 		r.fail(doc.Content[0], "name", "it is missing")
 	}
-	if strings.ContainsAny(f.Name, "/\x00\n") || strings.HasPrefix(f.Name, ".") {
+	unfit := func(c rune) bool { return c == '/' || unicode.IsControl(c) }
+	if strings.ContainsFunc(f.Name, unfit) || strings.HasPrefix(f.Name, ".") {
 		r.fail(doc.Content[0], "name", "want one that can be a file's, got %q", f.Name)
 	}
 	if scenarios == nil || scenarios.Kind != yaml.MappingNode || len(scenarios.Content) == 0 {
