@@ -50,6 +50,7 @@ const (
 	codeCMA       = "cma-scratch"
 	codeCacheKept = "page-cache-kept"
 	// Of what slows or ends a machine.
+	codeGPUSilent   = "gpu-silent"
 	codeGPUClock    = "gpu-clock"
 	codeGPUThrottle = "gpu-throttled"
 	codeHeat        = "heat"
@@ -136,6 +137,7 @@ var (
 		{codeCMA, "the kernel counts more free CMA memory than it has: it keeps pages for handing over to another kernel " +
 			"(KHO), in which RDMA cannot register buffers once other memory is short"},
 		{codeCacheKept, "the agent has no right to drop the page cache, as it does before a job with a GPU starts"},
+		{codeGPUSilent, "nvidia-smi is there and tells nothing: the GPU is lost, or its driver hangs or is not loaded"},
 		{codeGPUClock, "a busy GPU runs at less than half of its highest clock, or under doctor --load at less than 0.8 of " +
 			"what sound ones of its kind do: power or firmware holds it back, on a GB10 often until mains is pulled"},
 		{codeGPUThrottle, "a GPU slows itself, as it is too hot or its power supply asks for it"},

@@ -41,6 +41,8 @@ type Facts struct {
 	PeerMem []string `json:"peermem,omitempty"`
 	// GPUs are as nvidia-smi has them, where somebody reads them for this machine.
 	GPUs []GPU `json:"gpus,omitempty"`
+	// GPUSilent says why nvidia-smi, which is there, tells nothing of them.
+	GPUSilent string `json:"gpu_silent,omitempty"`
 	// Heat are the sensors that know a temperature from which on their device ends itself.
 	Heat []Heat `json:"heat,omitempty"`
 	// CacheKept says why the agent may not drop the page cache; empty where it may, and where no agent runs.

@@ -49,6 +49,10 @@ func Slowed(reasons []string) string {
 const showGPU = "nvidia-smi --query-gpu=utilization.gpu,clocks.sm,clocks.max.sm,power.draw,temperature.gpu --format=csv -l 1"
 
 func (ch *checker) gpus() {
+	if why := ch.node.Facts.GPUSilent; why != "" {
+		ch.add(codeGPUSilent, envgen.SeverityError, fmt.Sprintf("nvidia-smi on %s tells nothing of its GPU: if its driver "+
+			"hangs or has lost it, restart the machine", ch.node.Host), why, "nvidia-smi; sudo dmesg | grep -e NVRM -e Xid")
+	}
 	for _, g := range ch.node.Facts.GPUs {
 		what := fmt.Sprintf("GPU %d of %s", g.Index, ch.node.Host)
 		why := Slowed(g.Throttle)

@@ -41,7 +41,7 @@ func NewReader(fs proc.FS, sys string, smi *SMI, folders ...string) *Reader {
 
 // Read gives what the machine uses now, and the ranks of the ledger on it.
 func (r *Reader) Read(ledger []launcher.LedgerEntry) Machine {
-	m := Machine{At: time.Now(), Memory: memory(r.proc), GPUs: r.smi.GPUs()}
+	m := Machine{At: time.Now(), Memory: memory(r.proc), GPUs: r.smi.GPUs(), GPUSilent: r.smi.Silent()}
 	if !r.last.at.IsZero() {
 		m.Over = m.At.Sub(r.last.at)
 	}

@@ -124,6 +124,20 @@ func (s *SMI) GPUs() (all []GPU) {
 	return all
 }
 
+// Silent says why nvidia-smi, which is there and was asked, tells nothing; empty: it is well.
+func (s *SMI) Silent() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	switch {
+	case now.Sub(s.at) < stale:
+		return ""
+	case s.lives && now.Sub(s.began) > 2*silent: // it was ended long ago, and is stuck in the driver
+		return errSilent.Error()
+	}
+	return s.told
+}
+
 // Held is what each process holds by the GPU, in bytes by PID, as it was told last; nil: it is not known. It does not
 // wait.
 func (s *SMI) Held() map[int]int64 {

@@ -104,6 +104,9 @@ func TestSMI(t *testing.T) {
 	say("reasons=0x40\n") // and the process has let its memory go
 	eventually(t, "throttling", func() bool { g := s.GPUs(); return len(g) == 1 && len(g[0].Throttle) == 1 })
 	eventually(t, "no process", func() bool { held := s.Held(); return held != nil && len(held) == 0 })
+	if why := s.Silent(); why != "" {
+		t.Errorf("a driver that answers: %s", why)
+	}
 	if len(children(t)) != 2 {
 		t.Errorf("children: %q", children(t))
 	}
@@ -132,6 +135,9 @@ func TestSMIThatHangs(t *testing.T) {
 		defer s.mu.Unlock()
 		return s.failed == 1 && !s.lives && time.Now().Before(s.after)
 	})
+	if why := s.Silent(); !strings.Contains(why, "hangs") {
+		t.Errorf("it says of the driver: %q", why)
+	}
 	began = time.Now()
 	s.Want(time.Minute)
 	s.Fresh(t.Context(), 10*time.Second)

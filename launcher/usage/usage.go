@@ -24,6 +24,9 @@ type Machine struct {
 	Heat   []Heat  `json:"heat,omitempty"`
 	Ports  []Port  `json:"ports,omitempty"`
 	Ranks  []Rank  `json:"ranks,omitempty"`
+
+	// GPUSilent says why nvidia-smi tells nothing of the GPUs; empty: it does, or there is none.
+	GPUSilent string `json:"gpu_silent,omitempty"`
 }
 
 // CPU is the processors of a machine.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -23,12 +24,15 @@ import (
 func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest) (wire.ExamineResponse, error) {
 	res := wire.ExamineResponse{Received: time.Now()}
 	if r.Facts != nil {
-		gpus := make(chan []doctor.GPU, 1)
-		go func() { gpus <- u.gpus(ctx) }() // a second or three, which a slow docker leaves no time for
+		var gpus []doctor.GPU
+		var silent string
+		var read sync.WaitGroup
+		read.Go(func() { gpus, silent = u.gpus(ctx) }) // a second or three, which a slow docker leaves no time for
 		facts := u.cfg.Machine.Read(ctx, *r.Facts)
+		read.Wait()
 		inv := u.cfg.Survey.Inventory.Load()
 		facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, inv)
-		facts.GPUs, facts.CacheKept = <-gpus, cacheKept()
+		facts.GPUs, facts.GPUSilent, facts.CacheKept = gpus, silent, cacheKept()
 		res.Facts = &facts
 	}
 	if r.Orders != nil {

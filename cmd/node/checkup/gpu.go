@@ -16,17 +16,18 @@ import (
 const again = 1100 * time.Millisecond
 
 // gpus reads this machine's GPUs, twice where the first reading shows something: what passes in a second is nothing.
-func (u *Checkup) gpus(ctx context.Context) []doctor.GPU {
-	first := u.readGPUs(ctx)
+// Silent says why it tells nothing of them.
+func (u *Checkup) gpus(ctx context.Context) (all []doctor.GPU, silent string) {
+	first, silent := u.readGPUs(ctx)
 	if !slices.ContainsFunc(first, doctor.GPU.Suspect) {
-		return first
+		return first, silent
 	}
 	select {
 	case <-time.After(again):
 	case <-ctx.Done():
-		return nil
+		return nil, ""
 	}
-	second := u.readGPUs(ctx)
+	second, silent := u.readGPUs(ctx)
 	for i := range second {
 		k := slices.IndexFunc(first, func(g doctor.GPU) bool { return g.Index == second[i].Index })
 		if k < 0 {
@@ -39,18 +40,18 @@ func (u *Checkup) gpus(ctx context.Context) []doctor.GPU {
 		second[i].Throttle = slices.DeleteFunc(slices.Clone(second[i].Throttle),
 			func(why string) bool { return !slices.Contains(was.Throttle, why) })
 	}
-	return second
+	return second, silent
 }
 
-func (u *Checkup) readGPUs(ctx context.Context) (out []doctor.GPU) {
+func (u *Checkup) readGPUs(ctx context.Context) (out []doctor.GPU, silent string) {
 	now, err := u.cfg.Usage(ctx)
 	if err != nil {
-		return nil // facts of a machine that tells nothing of its GPUs have none
+		return nil, "" // facts of a machine that tells nothing of itself have none
 	}
 	for _, g := range now.GPUs {
 		out = append(out, plainGPU(g))
 	}
-	return out
+	return out, now.GPUSilent
 }
 
 // cacheKept says why this process may not drop the page cache; empty: it may. It only opens the file.

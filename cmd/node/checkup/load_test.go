@@ -245,7 +245,7 @@ func TestGPUsAreLookedAtAgain(t *testing.T) {
 				m.GPUs, all = all[:1], all[1:]
 				return m, nil
 			}})
-			if got := u.gpus(t.Context()); len(got) != 1 || *got[0].MHz != tc.mhz || cmp.Diff(tc.throttle, got[0].Throttle) != "" && len(got[0].Throttle)+len(tc.throttle) > 0 {
+			if got, _ := u.gpus(t.Context()); len(got) != 1 || *got[0].MHz != tc.mhz || cmp.Diff(tc.throttle, got[0].Throttle) != "" && len(got[0].Throttle)+len(tc.throttle) > 0 {
 				t.Errorf("%+v", got)
 			}
 		})

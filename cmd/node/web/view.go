@@ -125,6 +125,7 @@ type machineRow struct {
 	Fabric                            string
 	Errors                            bool   // doctor's, by what is known
 	Slow                              string // why a GPU is slowed down
+	Silent                            string // why it tells nothing of its GPUs
 	Hot                               bool
 	Since                             time.Time // of its state
 	Jobs                              int
@@ -144,6 +145,7 @@ func (p *page) machineOf(n wire.NodeStatus) machineRow {
 	if v, of := busy(u); of != "" {
 		m.Busy, m.BusyOf = &v, of
 	}
+	m.Silent = u.GPUSilent
 	for _, g := range u.GPUs {
 		if g.Watts != nil {
 			m.Watts = new(*g.Watts + or(m.Watts, 0))

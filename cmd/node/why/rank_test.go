@@ -94,6 +94,7 @@ func TestRank(t *testing.T) {
 		change func(*Evidence)
 		want   string // codes with rank and host, the first first; empty: nothing is found
 	}{
+		"a GPU's driver hangs":     {func(e *Evidence) { e.Looks[1].Machine.GPUSilent = "the driver hangs" }, "gpu-silent"},
 		"well":                     {func(*Evidence) {}, ""},
 		"all idle in the same way": {func(e *Evidence) { each(e, -1, idles("lock")) }, ""},
 		"all sleep":                {func(e *Evidence) { each(e, -1, idles("sleep")) }, ""},

@@ -197,6 +197,9 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 				"%s (the memory guard ends only what holds as much as the floor)", launcher.Size(l.Floor), figures)
 		}
 	}
+	if why := l.Machine.GPUSilent; why != "" && (e.Job == nil || e.Job.Spec.GPUs != launcher.NoGPUs) {
+		add("gpu-silent", 90, "sparkrun doctor --node "+l.Host, "has a GPU of which nvidia-smi tells nothing: %s", why)
+	}
 	for _, d := range l.Machine.Disks {
 		if d.Total > 1<<30 && d.Free < min(d.Total/100, 4<<30) {
 			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)

@@ -84,7 +84,6 @@ func (w *Why) why(ctx context.Context, c wire.Caller, r wire.WhyRequest) (res wi
 			e.Open = append(e.Open, j)
 		}
 	}
-	res.Job = e.Job
 	if e.Node != nil {
 		res.Host = e.Node.Host
 	}
@@ -94,8 +93,14 @@ func (w *Why) why(ctx context.Context, c wire.Caller, r wire.WhyRequest) (res wi
 		if e.Job != nil && !mine {
 			res.Unasked = append(res.Unasked, "where its programs are: only "+e.Job.Spec.User+" and root may see that")
 		}
+		if again, err := w.cfg.Jobs(ctx, c); err == nil && e.Job != nil {
+			i := slices.IndexFunc(again.Jobs, func(j rendezvous.JobStatus) bool { return j.Spec.ID == e.Job.Spec.ID })
+			if i >= 0 && again.Jobs[i].Outcome != nil { // meanwhile: what was looked at tells nothing
+				e.Job, e.Looks, res.Unasked = &again.Jobs[i], nil, nil
+			}
+		}
 	}
-	res.Findings, res.Looked = Rank(e), e.looked()
+	res.Job, res.Findings, res.Looked = e.Job, Rank(e), e.looked()
 	return res, nil
 }
 

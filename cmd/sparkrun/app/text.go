@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,4 +58,18 @@ func Hosts(names []string) string {
 		names = append(slices.Clone(names[:few-1]), "+"+strconv.Itoa(len(names)-few+1))
 	}
 	return strings.Join(names, ",")
+}
+
+// ReadFile reads a regular file of at most that many bytes.
+func ReadFile(path string, most int64) ([]byte, error) {
+	fi, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !fi.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", path)
+	case fi.Size() > most:
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, fi.Size(), most)
+	}
+	return os.ReadFile(path)
 }

@@ -83,8 +83,11 @@ else should use the machines meanwhile: this takes no care of that.`,
 	return cmd
 }
 
+// maxFile is how long a file of scenarios may be, in bytes.
+const maxFile = 1 << 20
+
 func run(ctx context.Context, a *app.App, o runOptions) error {
-	text, err := os.ReadFile(o.file)
+	text, err := app.ReadFile(o.file, maxFile)
 	if err != nil {
 		return err
 	}

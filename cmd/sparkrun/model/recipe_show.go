@@ -160,7 +160,7 @@ func lookAtMod(a *app.App, r foundRecipe, mod string) shownMod {
 		return m
 	}
 	m.Folder = dir
-	script, err := readBounded(filepath.Join(dir, "run.sh"), maxScript)
+	script, err := app.ReadFile(filepath.Join(dir, "run.sh"), maxScript)
 	if err != nil {
 		m.Error = err.Error()
 		return m

@@ -165,7 +165,7 @@ func registryOf(a *app.App, file string) *registry {
 }
 
 func openRecipe(name, file string, from *registry) (foundRecipe, error) {
-	text, err := readBounded(file, recipe.MaxBytes)
+	text, err := app.ReadFile(file, recipe.MaxBytes)
 	if err != nil {
 		return foundRecipe{}, fmt.Errorf("read recipe %s: %w", name, err)
 	}

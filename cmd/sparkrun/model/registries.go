@@ -136,7 +136,7 @@ func (f registryFolder) open() ([]registry, error) {
 	} else if !fi.IsDir() {
 		return wrong(fmt.Errorf("%s is no folder", f.Folder))
 	}
-	text, err := readBounded(filepath.Join(f.Folder, ".sparkrun", "registry.yaml"), maxManifest)
+	text, err := app.ReadFile(filepath.Join(f.Folder, ".sparkrun", "registry.yaml"), maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return []registry{f.plain()}, nil
 	}
@@ -196,20 +196,6 @@ func (f registryFolder) plain() registry {
 func isFolder(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.IsDir()
-}
-
-// readBounded reads a regular file of at most that many bytes.
-func readBounded(path string, most int64) ([]byte, error) {
-	fi, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !fi.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no file", path)
-	case fi.Size() > most:
-		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, fi.Size(), most)
-	}
-	return os.ReadFile(path)
 }
 
 // Bounds on walking through a registry.

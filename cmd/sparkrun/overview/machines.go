@@ -172,6 +172,9 @@ func (s *seen) notes() (notes []string) {
 	}
 	for _, n := range s.status.Nodes {
 		if u := s.of(n.ID); u != nil {
+			if u.GPUSilent != "" {
+				say("nvidia-smi on %s tells nothing: %s; see `sparkrun doctor`", n.Host, u.GPUSilent)
+			}
 			for _, g := range u.GPUs {
 				if why := doctor.Slowed(g.Throttle); why != "" {
 					say("%s's GPU is slowed down: %s; see `sparkrun doctor`", n.Host, why)
