@@ -173,7 +173,7 @@ P
 }
 on_terminal() {
 	local out
-	out=$(at_terminal 'Is it the same?=yes' 'password of spark=open sesame' -- \
+	out=$(at_terminal 'Is it the same?=yes' 'password of spark on=open sesame' -- \
 		env -i PATH="$PATH" HOME="$W/home" TERM=xterm "$BIN" up --ssh-config "$W/home/.ssh/config" --dry-run spark@spark4) || { echo "$out" && return 1; }
 	grep -qF "$(fingerprint spark4)" <<<"$out" || { echo "$out" && return 1; }
 	! grep -F sesame <<<"$out"
