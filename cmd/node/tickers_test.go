@@ -17,6 +17,7 @@ var tickers = map[string]string{
 	"cmd/sparkrun/cluster/supervised.go":   "systemd's watchdog, of an agent that has one",
 	"cmd/sparkrun/follow/follow.go":        "1 s, in a command",
 	"cmd/sparkrun/follow/watch.go":         "1 s, in a command that draws what is used now",
+	"cmd/sparkrun/overview/status.go":      "1 s, in a command that draws what is used now",
 	"launcher/bootstrap/dial.go":           "in a command: is a machine there yet",
 	"launcher/filesync/relay/take.go":      "while a file comes from a source: silence tells nobody",
 	"launcher/logs/read.go":                "while output is followed: files tell nobody",

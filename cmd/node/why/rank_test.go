@@ -94,7 +94,9 @@ func TestRank(t *testing.T) {
 		change func(*Evidence)
 		want   string // codes with rank and host, the first first; empty: nothing is found
 	}{
-		"a GPU's driver hangs":     {func(e *Evidence) { e.Looks[1].Machine.GPUSilent = "the driver hangs" }, "gpu-silent"},
+		"a GPU's driver hangs": {func(e *Evidence) {
+			e.Job.Spec.GPUs, e.Looks[1].Machine.GPUSilent = launcher.AllGPUs, "the driver hangs"
+		}, "gpu-silent::spark2"},
 		"well":                     {func(*Evidence) {}, ""},
 		"all idle in the same way": {func(e *Evidence) { each(e, -1, idles("lock")) }, ""},
 		"all sleep":                {func(e *Evidence) { each(e, -1, idles("sleep")) }, ""},
