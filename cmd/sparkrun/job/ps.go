@@ -28,13 +28,7 @@ type psOptions struct {
 	job                     string // empty: a list
 }
 
-// NewPsCmd makes `sparkrun ps`.
-func NewPsCmd(a *app.App) *cobra.Command {
-	opts := &psOptions{}
-	cmd := &cobra.Command{
-		Use:   "ps [JOB]",
-		Short: "List jobs, or tell all about one",
-		Long: `Lists the jobs of the whole cluster that have not ended, whoever launched them
+const psHelp = `Lists the jobs of the whole cluster that have not ended, whoever launched them
 and wherever they run; with --all also those that have. With JOB (an id, the
 beginning of one, or a name) it tells what that job runs, where its ranks are, what
 each uses, and what has happened to its machines and links since it began; when it has
@@ -81,7 +75,15 @@ all of this is.
   usage, events  of ps JOB alone: what each rank uses, and what has happened
   suspended  hosts whose ranks a signal has stopped, as Ctrl-Z does that launch passes on
   no_leader  true: this machine's own knowledge, from as_of, when it last heard a leader
-             (null: not since its agent was started)`,
+             (null: not since its agent was started)`
+
+// NewPsCmd makes `sparkrun ps`.
+func NewPsCmd(a *app.App) *cobra.Command {
+	opts := &psOptions{}
+	cmd := &cobra.Command{
+		Use:   "ps [JOB]",
+		Short: "List jobs, or tell all about one",
+		Long:  psHelp,
 		Example: `  sparkrun ps
   sparkrun ps --all
   sparkrun ps train --watch

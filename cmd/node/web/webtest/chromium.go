@@ -30,13 +30,13 @@ type Chromium struct {
 // patience is how long a page may take to show something, on a machine that is busy with other tests.
 const patience = 20 * time.Second
 
-// New starts one; without it the test is skipped. wrap changes how it is started, in another network namespace for
+// New starts one; without it the test fails. wrap changes how it is started, in another network namespace for
 // example; nil: it is not.
 func New(t testing.TB, wrap func(*exec.Cmd)) *Chromium {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Skip("no chromium: ./scripts/test --install")
+		t.Fatal("chromium is missing: ./scripts/test --install")
 	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()),
 		chromedp.NoSandbox, chromedp.IgnoreCertErrors, chromedp.Flag("disable-dev-shm-usage", true)) // of root, in a container
