@@ -136,8 +136,8 @@ func TestModelHubIsSilent(t *testing.T) {
 // one that only a member has.
 func TestModelOfManyFiles(t *testing.T) {
 	t.Parallel()
-	const files, taken = 6_000, 60
-	long := strings.Repeat("/"+strings.Repeat("n", 200), 4) // 5 MB of names
+	const files, taken = 5_300, 53
+	long := strings.Repeat("/"+strings.Repeat("n", 200), 4) // 4.3 MB of names
 	s, err := hubtest.Start("", "")
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestModelOfManyFiles(t *testing.T) {
 	all.Type, all.All, all.On = "dataset", false, []string{"spark2"}
 	p := c.hosts[1].pull(all)
 	c.hosts[1].eventually("it is listed while it comes", func() bool {
-		n := c.hosts[0].models("")["spark2"]
+		n := c.hosts[1].models("")["spark2"] // as it is asked here, a busy machine may take its time
 		return len(n.Held) == 1 && len(n.Held[0].Commits) == 1 && len(n.Held[0].Commits[0].Missing) == 20
 	})
 	c.hosts[0].eventually("it is removed", func() bool { // a busy machine may not tell in time what it has

@@ -30,6 +30,7 @@ const (
 	LeaderlessWait   = time.Second      // of app.Patience, while there is no leader and waiting does not help
 	quietAfterEnd    = 10 * time.Second // for output that arrives after the job's end
 	goroutinesJoined = time.Second      // when leaving, for a write to a stuck terminal
+	hangupWithin     = time.Second      // after a write to a terminal that was closed
 )
 
 // Follower follows one launch from its request to its exit code.
@@ -248,7 +249,7 @@ func (r *run) readingEnded(ctx context.Context, err error) *exit {
 		o.begin(ctx, o.next)
 		return nil
 	case broken:
-		return &exit{code: f.readerGone(ctx, err, r.ended)}
+		return r.broken(ctx, err)
 	case err != nil && !o.stopped:
 		f.Say(fmt.Sprintf("the output cannot be read: %v; `sparkrun logs %s` tries again", err, f.Spec.ID))
 	}
@@ -258,6 +259,21 @@ func (r *run) readingEnded(ctx context.Context, err error) *exit {
 	return nil
 }
 
+// broken handles an output that cannot be written. A terminal that was closed fails writes with EIO just before the
+// kernel sends SIGHUP (__tty_hangup in drivers/tty/tty_io.c).
+func (r *run) broken(ctx context.Context, err error) *exit {
+	if errors.Is(err, syscall.EIO) {
+		select {
+		case sig := <-r.f.Signals:
+			if e := r.signalled(ctx, sig); e != nil {
+				return e
+			}
+		case <-time.After(hangupWithin):
+		}
+	}
+	return &exit{code: r.f.readerGone(ctx, err, r.ended)}
+}
+
 // eventsEnded handles the end of the events: the job's end, or a failure.
 func (r *run) eventsEnded(ctx context.Context, err error) *exit {
 	f := r.f
@@ -265,7 +281,7 @@ func (r *run) eventsEnded(ctx context.Context, err error) *exit {
 	case f.Detach && f.running.Is() && r.in.count == 0: // it ran: how it ends is not waited for
 		return &exit{}
 	case errors.Is(err, ErrOutput):
-		return &exit{code: f.readerGone(ctx, err, r.ended)}
+		return r.broken(ctx, err)
 	case errors.Is(err, errInterrupted):
 		return &exit{app.ExitOf(r.in.signal), err}
 	case err != nil:

@@ -241,6 +241,7 @@ func TestBrokenPipe(t *testing.T) {
 		json, standalone, attached bool
 		service                    *launcher.Service
 		broken                     error
+		hangup                     bool // SIGHUP comes just after it
 		code                       int
 		said                       string // empty: the job was stopped
 	}{
@@ -251,6 +252,7 @@ func TestBrokenPipe(t *testing.T) {
 		"a service":  {service: &launcher.Service{}, code: 141, said: "write output: broken pipe: " + goesOn},
 		"full disk":  {broken: syscall.ENOSPC, code: 125, said: "write output: no space left on device: " + goesOn},
 		"bad disk":   {broken: syscall.EIO, code: 125, said: "write output: input/output error: " + goesOn},
+		"hung up":    {broken: syscall.EIO, hangup: true, code: 129, said: "hung up: " + goesOn},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -268,6 +270,9 @@ func TestBrokenPipe(t *testing.T) {
 				}
 				s.Follower.Out = NewPrinter(apptest.Failing{Err: tc.broken}, io.Discard)
 				s.Follower.Out.json = tc.json
+				if tc.hangup {
+					go func() { time.Sleep(10 * time.Millisecond); s.signal <- syscall.SIGHUP }()
+				}
 				code, err := s.Run(t.Context())
 				var said []string
 				if tc.said != "" {
