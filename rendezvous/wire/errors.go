@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -205,8 +206,8 @@ func unreachable(cause error) error {
 		cause = u.Err // "Post "https://<uuid>/...": " helps nobody
 	}
 	text := cause.Error()
-	if errors.Is(cause, context.Canceled) || text == context.Canceled.Error() {
-		text, cause = "the connection was cut", nil // the caller did not give up
+	if errors.Is(cause, context.Canceled) || errors.Is(cause, net.ErrClosed) || text == context.Canceled.Error() {
+		text, cause = "the connection was cut", nil // not by the caller
 	}
 	return &remoteError{text: text, sentinel: ErrUnreachable, cause: cause}
 }
