@@ -11,8 +11,15 @@ BASH_ARGV0="$0 --vm" # what is told to be typed
 USUAL=2              # hosts, where nothing else is said
 PATIENCE=2m          # what takes a second on a machine takes ten in emulation
 
-VM_MEMORY=1024  # MiB
 VM_BOOT=600     # seconds until ssh must answer; 15 to 40 on an idle machine
+VM_ARCH=${SPARKRUN_LAB_ARCH:-amd64}
+[[ ! -e $DIR/arch ]] || VM_ARCH=$(<"$DIR/arch")
+case $VM_ARCH in
+amd64) VM_MEMORY=1024 VM_CONSOLE=ttyS0 QEMU_PACKAGE=qemu-system-x86 QEMU=(qemu-system-x86_64 -machine q35 -cpu max) ;;
+# pauth-impdef: a cipher that is quick to emulate, in place of the architecture's own.
+arm64) VM_MEMORY=2048 VM_CONSOLE=ttyAMA0 QEMU_PACKAGE=qemu-system-arm QEMU=(qemu-system-aarch64 -machine virt -cpu max,pauth-impdef=on) ;;
+*) die 2 "SPARKRUN_LAB_ARCH=$VM_ARCH: want amd64 or arm64" ;;
+esac
 # Where the NICs are on the PCI bus: twins are functions of different slots, as on
 # a Spark, though there they are in different domains. image/ names them by this.
 declare -A VM_SLOT=([enp1s0f0np0]=twin0,addr=0.0,multifunction=on [enp1s0f1np1]=twin0,addr=0.1
@@ -30,7 +37,10 @@ Debian's own kernel with cgroup v2 only, systemd, netplan, sshd, and RDMA device
                             emulated CPU each. It waits until sshd answers and
                             sparkrun.service runs. The first `up` builds their
                             disk (some minutes, needs Debian's archive) and keeps
-                            it in /var/cache/sparkrun-lab ($SPARKRUN_LAB_CACHE)
+                            it in /var/cache/sparkrun-lab ($SPARKRUN_LAB_CACHE).
+                            SPARKRUN_LAB_ARCH=arm64 before it: arm64 machines, of
+                            2 GiB, for which --binary has to be. And
+                            SPARKRUN_LAB_PACKAGES="NAME...": on their disk, too
   lab --vm exec HOST -- CMD...
                             by ssh as root; stdio and exit code pass through;
                             signals do not, but the end of the connection does
@@ -59,7 +69,7 @@ tools_need() {
 	# shellcheck source=SCRIPTDIR/../needs
 	source "$HERE/needs"
 	need ip:iproute2 tc:iproute2 nsenter:util-linux unshare:util-linux setsid:util-linux flock:util-linux \
-		qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils debootstrap:debootstrap mke2fs:e2fsprogs ssh:openssh-client >&2
+		"${QEMU[0]}:$QEMU_PACKAGE" qemu-img:qemu-utils debootstrap:debootstrap mke2fs:e2fsprogs ssh:openssh-client >&2
 }
 
 is_keeper() { # is_keeper NAME, with argv: a bare network's keeper, or the qemu of that host
@@ -75,7 +85,7 @@ lab_pids() { # sets PIDS: all processes of this lab
 		mapfile -d '' -t argv 2>/dev/null <"$file" || continue
 		file=${file%/cmdline}
 		case " ${argv[*]-}" in
-		" bash $DIR/init "* | " qemu-system-x86_64 -name "*"=$DIR/hosts/"* | " ssh: $DIR/hosts/"* | " ssh -F $DIR/ssh_config "*) PIDS+=("${file##*/}") ;;
+		" bash $DIR/init "* | " qemu-system-"*" -name "*"=$DIR/hosts/"* | " ssh: $DIR/hosts/"* | " ssh -F $DIR/ssh_config "*) PIDS+=("${file##*/}") ;;
 		esac
 	done 2>/dev/null
 	((${#PIDS[@]}))
@@ -115,6 +125,7 @@ disk_make() {
 	local host me
 	image_find
 	cp "$IMAGE/vmlinuz" "$IMAGE/initrd" "$DIR/"
+	echo "$VM_ARCH" >"$DIR/arch"
 	ssh-keygen -q -t ed25519 -N '' -C "lab $LAB" -f "$DIR/key"
 	cat >"$DIR/ssh_config" <<-EOC
 		User root
@@ -203,10 +214,10 @@ vm_boot() { # vm_boot HOST: returns when qemu has all it needs and the guest beg
 	done
 	pid_of switch
 	# Beside a busy machine's other work an emulated CPU would lose its ticks.
-	nsenter --net --target "$PID" nice -n -20 qemu-system-x86_64 -name "$host" -nodefaults -no-user-config -display none \
-		-machine q35 -accel tcg,thread=multi -cpu max -smp 1 -m $VM_MEMORY \
+	nsenter --net --target "$PID" nice -n -20 "${QEMU[0]}" -name "$host" "${QEMU[@]:1}" -nodefaults -no-user-config -display none \
+		-accel tcg,thread=multi -smp 1 -m $VM_MEMORY \
 		-kernel "$DIR/vmlinuz" -initrd "$DIR/initrd" \
-		-append "root=/dev/vda rw console=ttyS0 quiet audit=0 no_timer_check systemd.hostname=$host systemd.machine_id=5a52${id:0:28}" \
+		-append "root=/dev/vda rw console=$VM_CONSOLE quiet audit=0 no_timer_check systemd.hostname=$host systemd.machine_id=5a52${id:0:28}" \
 		-drive "file=$me/disk.qcow2,if=virtio,format=qcow2,cache=unsafe" \
 		-drive "file=$me/seed.tar,if=virtio,format=raw,readonly=on" \
 		-device virtio-balloon-pci,deflate-on-oom=on \

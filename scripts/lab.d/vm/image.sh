@@ -5,12 +5,14 @@
 
 VM_CACHE=${SPARKRUN_LAB_CACHE:-/var/cache/sparkrun-lab}
 VM_SUITE=bookworm
-VM_DISK=1536M
 VM_PACKAGES=(
-	systemd-sysv dbus udev kmod libpam-systemd linux-image-amd64 initramfs-tools zstd
+	systemd-sysv dbus udev kmod libpam-systemd "linux-image-$VM_ARCH" initramfs-tools zstd
 	iproute2 iputils-ping procps tar openssh-server python3-minimal netplan.io
 	rdma-core ibverbs-utils perftest
 )
+read -ra more <<<"${SPARKRUN_LAB_PACKAGES-}"
+VM_PACKAGES+=("${more[@]}")
+VM_DISK=$((${#more[@]} ? 8192 : 1536))M
 # Drivers that a machine of virtio has no use for: half the size of the disk.
 VM_NO_DRIVERS=(
 	sound drivers/{gpu,media,staging,isdn,iio,mtd,scsi,ata,usb,hwmon,video,comedi,bluetooth,input,platform,mmc,nvme,leds,rtc,w1}
@@ -28,8 +30,8 @@ VM_MASK=(
 # it first where there is none.
 image_find() {
 	local hash
-	hash=$(cd "$HERE/lab.d/vm" && find image.sh image -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
-	IMAGE=$VM_CACHE/${hash:0:16}
+	hash=$({ cd "$HERE/lab.d/vm" && find image.sh image -type f -print0 | sort -z | xargs -0 sha256sum && echo "${VM_PACKAGES[@]}"; } | sha256sum)
+	IMAGE=$VM_CACHE/$VM_ARCH-${hash:0:16}
 	[[ ! -e $IMAGE/disk.img ]] || return 0
 	mkdir -p "$VM_CACHE"
 	exec 7<"$VM_CACHE"
@@ -40,11 +42,12 @@ image_find() {
 
 image_build() { # under the lock: what lies half built is of one that was ended
 	local work=$VM_CACHE/building started=$SECONDS
+	[[ $VM_ARCH != arm64 ]] || need_arm64
 	say "building the disk of the VMs, once: some minutes; its log: $work.log"
 	rm -rf --one-file-system "$work" "$IMAGE"
 	mkdir -p "$work/image"
 	# Mounts of its own, which end with it: debootstrap leaves /proc mounted.
-	if ! unshare --mount --pid --fork --kill-child bash -c "$(declare -p HERE VM_SUITE VM_DISK VM_PACKAGES VM_NO_DRIVERS VM_MASK)
+	if ! unshare --mount --pid --fork --kill-child bash -c "$(declare -p HERE VM_ARCH VM_SUITE VM_DISK VM_PACKAGES VM_NO_DRIVERS VM_MASK)
 		$(declare -f image_steps image_trim)
 		image_steps $(printf %q "$work")" >"$work.log" 2>&1 </dev/null 7<&-; then
 		tail -n 20 "$work.log" >&2
@@ -59,7 +62,7 @@ image_steps() {
 	set -euo pipefail
 	local work=$1 root=$1/root packages
 	packages=$(IFS=, && echo "${VM_PACKAGES[*]}")
-	debootstrap --variant=minbase --include="$packages" "$VM_SUITE" "$root"
+	debootstrap --arch="$VM_ARCH" --variant=minbase --include="$packages" "$VM_SUITE" "$root"
 	cp -r --preserve=mode "$HERE/lab.d/vm/image/." "$root/"
 	image_trim "$root"
 	chroot "$root" update-initramfs -u
