@@ -93,7 +93,7 @@ func TestHoldOutlivesItsContext(t *testing.T) {
 // time to write down.
 func TestShimKilledDuringStart(t *testing.T) {
 	again, never := 0, 0
-	for round := range 40 {
+	for round := range 20 {
 		b := spawn(t)
 		witness := filepath.Join(filepath.Dir(b.dir), "witness")
 		var ranks []Rank
@@ -103,8 +103,8 @@ func TestShimKilledDuringStart(t *testing.T) {
 		shim := b.shim()
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = b.c.Start(b.ctx, ranks) }) // it may or may not get there
-		if round < 20 {
-			time.Sleep(time.Duration(round) * 300 * time.Microsecond) // spreads the kills over the start
+		if round < 10 {
+			time.Sleep(time.Duration(round) * 600 * time.Microsecond) // spreads the kills over the start
 		} else {
 			b.until(func(e Event) bool { return e.Seq > round%5 }) // one after each line of the journal
 		}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 )
+
+var seeds = flag.Int("seeds", 40, "how many seeds TestRandomKills tries, and twice as many as TestRandomFaults")
 
 // inFlight is what a node has of a file in memory: the pieces under way.
 const inFlight = window * testChunk
@@ -346,11 +349,7 @@ func TestEmptyFile(t *testing.T) {
 // TestRandomKills: whatever dies and comes back when, no node takes a wrong byte, and from
 // outside nothing comes twice but what was under way at a node that died reading there.
 func TestRandomKills(t *testing.T) {
-	rounds := 200
-	if testing.Short() {
-		rounds = 40
-	}
-	for seed := range rounds {
+	for seed := range *seeds {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(seed), 21))
 			w := newWorld(t, 2+rng.IntN(3), 8+rng.IntN(40))
@@ -390,11 +389,7 @@ func TestRandomKills(t *testing.T) {
 // TestRandomFaults: whatever happens, for however long, in the end each node that lives has
 // the file, and not another one.
 func TestRandomFaults(t *testing.T) {
-	rounds := 100
-	if testing.Short() {
-		rounds = 20
-	}
-	for seed := range rounds {
+	for seed := range *seeds / 2 {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(seed), 22))
 			w := newWorld(t, 3+rng.IntN(3), 8+rng.IntN(40))
