@@ -1,0 +1,53 @@
+"""told.py DIR TEST ARG...: mpi4py's TEST/main.py ARG..., on one rank. What becomes of each test is a line of DIR/RANK."""
+import os
+import sys
+import unittest
+
+folder, tests = sys.argv[1:3]
+del sys.argv[1:3]
+sys.path.insert(0, tests)
+sys.dont_write_bytecode = True
+import main  # noqa: E402
+
+
+class Result(unittest.TextTestResult):
+    def tell(self, how, test):
+        from mpi4py import MPI  # not before main has set how it is to begin
+        with open(os.path.join(folder, str(MPI.COMM_WORLD.Get_rank())), "a") as f:
+            print(how, test.id().replace(" ", "-"), file=f)
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.tell("pass", test)
+
+    def addExpectedFailure(self, test, err):
+        super().addExpectedFailure(test, err)
+        self.tell("pass", test)
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.tell("skip", test)
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.tell("fail", test)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.tell("fail", test)
+
+    def addUnexpectedSuccess(self, test):
+        super().addUnexpectedSuccess(test)
+        self.tell("fail", test)
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err:
+            self.tell("fail", test)
+
+
+class Runner(unittest.TextTestRunner):
+    resultclass = Result
+
+
+main.main(module=None, testRunner=Runner)
