@@ -1,8 +1,8 @@
-"""One rank of a module's main(): each.py MODULE [raise|kill].
+"""One rank of a module's main(): each.py MODULE [raise|kill] [-TEST...].
 
-Each test function that main() calls is noted in RANK.rank, a line "pass|fail NAME". With a second word the last rank
-breaks so in the first attempt, between two tests, and only the second attempt is noted: by the file "broken", as
-torchrun counts no attempt on a host whose own ranks did not fail.
+Each test function that main() calls is noted in RANK.rank, a line "pass|fail|skip NAME"; -TEST is
+skipped. By "raise" or "kill" the last rank breaks in the first attempt, between two tests, and only the second attempt
+is noted: by the file "broken", as torchrun counts no attempt on a host whose own ranks did not fail.
 """
 
 import functools
@@ -12,7 +12,9 @@ import signal
 import sys
 
 rank, last = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - 1
-broken = sys.argv[2] if len(sys.argv) > 2 and not os.path.exists("broken") else None
+words = sys.argv[2:]
+skipped = [word[1:] for word in words if word[0] == "-"]
+broken = next((word for word in words if word[0] != "-"), None) if not os.path.exists("broken") else None
 module = importlib.import_module(sys.argv[1])
 notes = open(os.devnull if broken else f"{rank}.rank", "w", buffering=1)
 calls = {}
@@ -34,6 +36,9 @@ def noted(test):
             if broken == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise RuntimeError("this rank breaks once")
+        if test.__name__ in skipped:
+            print("skip", name, file=notes)
+            return None
         inside, verdict = True, "fail"
         try:
             result = test(*args, **kwargs)
