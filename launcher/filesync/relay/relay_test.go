@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-var seeds = flag.Int("seeds", 40, "how many seeds TestRandomKills tries, and twice as many as TestRandomFaults")
+var seeds = flag.Int("seeds", 40, "how many seeds TestRandomKills tries; TestRandomFaults tries half of them")
 
 // inFlight is what a node has of a file in memory: the pieces under way.
 const inFlight = window * testChunk
