@@ -32,7 +32,7 @@ var python = func() string {
 	return "/usr/bin/python3"
 }()
 
-var rounds = flag.Int("rounds", 50, "how often the leader is killed under submits")
+var rounds = flag.Int("rounds", 25, "how often the leader is killed under submits")
 
 var binary string
 
