@@ -34,10 +34,12 @@ type storm struct {
 	most     time.Duration
 	next     string // the program of the next release; empty: there is none, or all run it
 	mpi      string // the MPI program; empty: there is none
+	engines  bool   // of containers, on each host
 	began    time.Time
 
 	mu      sync.Mutex
 	names   []string // of jobs, in the order of their launches
+	taken   []string // those of which sparkrun said that they are
 	faults  []witness.Fault
 	overs   []witness.Over
 	births  map[string]witness.Birth // by folder

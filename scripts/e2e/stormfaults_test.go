@@ -23,7 +23,7 @@ var (
 		{"take a host's power", 1, true, losesPower}, {"cut a network", 2, true, cuts}, {"stop an agent", 1, true, stopsAgent},
 	}
 	stormy = []act{
-		{"MPI", 1, false, launchesMPI}, {"pull a model", 1, false, pulls}, {"serve", 1, false, serves}, {"ask the gateway", 2, false, requests},
+		{"launch in containers", 1, false, launchesContainers}, {"MPI", 1, false, launchesMPI}, {"pull a model", 1, false, pulls}, {"serve", 1, false, serves}, {"ask the gateway", 2, false, requests},
 		{"kill all agents", 1, true, killsAll}, {"take all power", 1, true, losesAllPower}, {"starve an agent", 1, true, starves},
 		{"drop what a host sends or gets", 2, true, dropsOneWay}, {"drop what two hosts send each other", 2, true, dropsBetween},
 		{"lose some packets", 2, true, losesSome}, {"delay packets", 1, true, delays},
@@ -80,6 +80,9 @@ func (p *player) powerDown(hosts ...string) {
 		p.lasts()
 		for _, h := range hosts {
 			p.do("start", h)
+			if p.engines {
+				p.do("engine", h)
+			}
 			p.watch(h)
 		}
 	})
@@ -251,6 +254,9 @@ func upgrades(p *player) {
 			p.agentDown(h)
 		}
 		p.do("start", dead)
+		if p.engines {
+			p.do("engine", dead)
+		}
 		p.watch(dead)
 	})
 }

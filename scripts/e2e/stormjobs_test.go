@@ -48,9 +48,16 @@ func (s *storm) launch(host string, flags, rank []string) {
 
 // launchAs starts a job of another kind, or in other words.
 func (s *storm) launchAs(host, kind string, flags, command []string) {
-	args := slices.Concat([]string{"sparkrun", "launch", kind, "-d", "--name", s.another(), "--grace", stormGrace.String(),
+	name := s.another()
+	args := slices.Concat([]string{"sparkrun", "launch", kind, "-d", "--name", name, "--grace", stormGrace.String(),
 		"--start-timeout", s.bounds.StartTimeout.String()}, flags, []string{"--"}, command)
-	s.types(host, nil, args...)
+	s.types(host, func(r result) {
+		if r.code == 0 {
+			s.mu.Lock()
+			s.taken = append(s.taken, name)
+			s.mu.Unlock()
+		}
+	}, args...)
 }
 
 func (s *storm) stop(host, name string) {
@@ -135,6 +142,17 @@ func launchesTorchrun(p *player) {
 done
 d=$0 w=$1; shift; exec "$w" rank "$d" "$@"`
 	p.launchAs(p.host(), "torchrun", append(flags, "--no-python"), slices.Concat([]string{"sh", "-c", script, p.dir, witnessBinary}, rank))
+	p.about(600 * time.Millisecond)
+}
+
+// launchesContainers has witnesses in containers, where there are engines.
+func launchesContainers(p *player) {
+	flags, rank := p.how()
+	if p.engines {
+		programs := filepath.Dir(witnessBinary)
+		flags = append(flags, "--image", "lab/busybox", "--mount", p.shared+":"+p.shared, "--mount", programs+":"+programs+":ro")
+	}
+	p.launch(p.host(), flags, rank)
 	p.about(600 * time.Millisecond)
 }
 

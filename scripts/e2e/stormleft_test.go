@@ -26,7 +26,7 @@ type holding struct {
 func (s *storm) holding(host string) holding {
 	s.t.Helper()
 	const script = `cut -d' ' -f5 /proc/self/mountinfo | sed 's/^/mount /'
-find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/sparkrun-*' ! -path '/tmp/not-on-*' ! -path '/run/lock/*' | sed 's/^/file /'
+find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/sparkrun-*' ! -path '/tmp/not-on-*' ! -path '/run/lock/*' ! -path '/run/docker*' ! -path '/run/containerd*' | sed 's/^/file /'
 cd /var/lib/sparkrun && find . -mindepth 1 ! -path './logs/*' ! -path './raft/*' ! -path './raft.old/*' ! -path './trust/*' | sed 's/^/state /'`
 	things := strings.Split(strings.TrimSpace(s.on(host, "sh", "-c", script).must(s.t).out), "\n")
 	return holding{footprint: s.footprint(host), things: things}

@@ -22,6 +22,9 @@ func newLongStorm(t testing.TB, nodes int, bounds witness.Bounds) *storm {
 	s.hub([]string{"--rate", "4000000", "--made", stormModel + "=2x6000000,20x20000"})
 	s.together, s.most = 3, 40*time.Second
 	s.unwatchAll()
+	if s.engines = nodes <= 3; s.engines {
+		s.do(append([]string{"engine"}, other(nodes)...)...)
+	}
 	check(t, os.Mkdir(filepath.Join(s.shared, "sent"), 0o755))
 	file := make([]byte, 3<<20)
 	_, _ = rand.Read(file)

@@ -91,8 +91,6 @@ func (s *storm) judge() {
 			tries[r.Key()] = true
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(s.counts)) {
 		t.Logf("%3d %s", s.counts[name], name)
 	}
@@ -110,5 +108,14 @@ func (s *storm) judge() {
 	for _, w := range s.wrong {
 		t.Error(w)
 	}
-	s.wrong, s.counts = nil, map[string]int{}
+	jobs := s.jobs("spark1")
+	for _, name := range s.taken {
+		if jobs[name].ExitCode == nil {
+			t.Errorf("job %s was said to be taken, and is lost", name)
+		}
+	}
+	if s.engines {
+		s.noContainerLeft(other(s.nodes)...)
+	}
+	s.wrong, s.taken, s.counts = nil, nil, map[string]int{}
 }
