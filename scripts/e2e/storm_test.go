@@ -230,28 +230,26 @@ func (s *storm) rage(seed uint64, d time.Duration, seen func() bool, acts ...act
 	}
 	close(over)
 	players.Wait()
+	s.tend(over)
 }
 
 // tend starts agents that have ended by themselves, as the unit would: one whose disk stands still for 5 s does.
 func (s *storm) tend(over <-chan struct{}) {
 	agents := map[string]string{}
 	lives := func(host string) bool {
-		args, _ := os.ReadFile(agents[host])
-		if strings.Contains(string(args), "agent") {
+		if args, _ := os.ReadFile(agents[host]); strings.Contains(string(args), "agent") {
 			return true
 		}
-		pids := s.find(host, "sparkrun agent", "")
+		pids := s.agents(host)
 		if len(pids) > 0 {
 			agents[host] = fmt.Sprintf("/proc/%d/cmdline", pids[0])
 		}
 		return len(pids) > 0
 	}
-	for !isClosed(over) {
+	for last := false; !last; time.Sleep(time.Second) {
+		last = isClosed(over)
 		for _, h := range other(s.nodes) {
-			s.mu.Lock()
-			free := len(s.held[h]) == 0 || !s.held[h][witness.Power] && !s.held[h][witness.Agent]
-			s.mu.Unlock()
-			if free && !lives(h) {
+			if s.wants(h) && !lives(h) {
 				s.broken(witness.Agent, []string{h}, "its agent has ended by itself", func() {
 					if !lives(h) {
 						s.do("start", h, "--agent")
@@ -259,8 +257,14 @@ func (s *storm) tend(over <-chan struct{}) {
 				})
 			}
 		}
-		time.Sleep(time.Second)
 	}
+}
+
+// wants tells whether a host should have an agent.
+func (s *storm) wants(host string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.held[host][witness.Power] && !s.held[host][witness.Agent]
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -277,22 +281,20 @@ func (s *storm) settle() {
 	s.t.Helper()
 	s.users.Wait()
 	s.on("spark1", "sparkrun", "status", "--wait-nodes", strconv.Itoa(s.nodes), "--timeout", "90s").must(s.t)
-	for name, j := range s.jobs("spark1") {
-		if j.ExitCode == nil {
-			s.stop("spark1", name)
-		}
+	for _, j := range s.live() {
+		s.stop("spark1", j.ID)
 	}
 	s.users.Wait()
-	eventually(s.t, 90*time.Second, "every job has ended", func() bool {
-		for _, j := range s.jobs("spark1") {
-			if j.ExitCode == nil {
-				return false
-			}
-		}
-		return true
-	})
+	eventually(s.t, 90*time.Second, "every job has ended", func() bool { return len(s.live()) == 0 })
 	s.unwatchAll()
 	s.assertNothingLeft(other(s.nodes)...)
+}
+
+// live are the jobs that have not ended.
+func (s *storm) live() (live []job) {
+	s.t.Helper()
+	check(s.t, json.Unmarshal([]byte(s.on("spark1", "sparkrun", "ps", "--json").must(s.t).out), &live))
+	return live
 }
 
 // history is what has been seen so far; with logs, also what is read back.
