@@ -43,8 +43,9 @@ func (was holding) beyond(now holding, nodes int) []string {
 	return over
 }
 
-// stays is what a node keeps of its life: `sparkrun help operations`, and "On disk" in cmd/node/DESIGN.md.
-var stays = regexp.MustCompile(`^state \./(audit\.log|raft\.old|failover\.json|addresses\.json|netplan|logs|compiled|models|stage|orders)`)
+// stays is what a node keeps of its life: `sparkrun help operations`, and "On disk" in cmd/node/DESIGN.md. Of an engine, what
+// it mounts for itself.
+var stays = regexp.MustCompile(`^mount /run/docker/|^state \./(containers$|audit\.log|raft\.old|failover\.json|addresses\.json|netplan|logs|compiled|models|stage|orders)`)
 
 // dumps has the agents of all hosts tell their goroutines and end, counts them, and starts them again.
 func (s *storm) dumps() map[string]int {
