@@ -42,14 +42,16 @@ image_find() {
 
 image_build() { # under the lock: what lies half built is of one that was ended
 	local work=$VM_CACHE/building started=$SECONDS
-	[[ $VM_ARCH != arm64 ]] || need_arm64
 	say "building the disk of the VMs, once: some minutes; its log: $work.log"
 	rm -rf --one-file-system "$work" "$IMAGE"
 	mkdir -p "$work/image"
 	# Mounts of its own, which end with it: debootstrap leaves /proc mounted.
-	if ! unshare --mount --pid --fork --kill-child bash -c "$(declare -p HERE VM_ARCH VM_SUITE VM_DISK VM_PACKAGES VM_NO_DRIVERS VM_MASK)
-		$(declare -f image_steps image_trim)
-		image_steps $(printf %q "$work")" >"$work.log" 2>&1 </dev/null 7<&-; then
+	if ! (
+		[[ $VM_ARCH != arm64 ]] || need_arm64
+		unshare --mount --pid --fork --kill-child bash -c "$(declare -p HERE VM_ARCH VM_SUITE VM_DISK VM_PACKAGES VM_NO_DRIVERS VM_MASK)
+			$(declare -f image_steps image_trim)
+			image_steps $(printf %q "$work")"
+	) >"$work.log" 2>&1 </dev/null 7<&-; then
 		tail -n 20 "$work.log" >&2
 		die 1 "build the disk of the VMs: see above and $work.log"
 	fi
