@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -151,13 +152,31 @@ func (l *lab) on(host string, args ...string) result {
 type running struct {
 	l        *lab
 	cmd      *exec.Cmd
-	out, err *bytes.Buffer
+	out, err *output
 	began    time.Time
+}
+
+// output is what a command has written so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 func (l *lab) start(host string, args ...string) *running {
 	l.t.Helper()
-	r := &running{l: l, cmd: l.command(append([]string{"exec", host, "--"}, args...)...), out: &bytes.Buffer{}, err: &bytes.Buffer{}, began: time.Now()}
+	r := &running{l: l, cmd: l.command(append([]string{"exec", host, "--"}, args...)...), out: &output{}, err: &output{}, began: time.Now()}
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals for it are ours to send
 	r.cmd.WaitDelay = time.Minute                           // where what it left behind keeps its output open

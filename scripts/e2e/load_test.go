@@ -36,11 +36,12 @@ type outcome struct {
 }
 
 // load has clients ask for a model from outside all hosts, until the function that it gives ends them: that
-// gives what became of each request. The flags are gatewaytest's.
+// gives what became of each request. The flags are gatewaytest's. The first has its answer by then.
 func (l *lab) load(program, model string, urls []string, flags ...string) (end func() []outcome) {
 	l.t.Helper()
 	args := append(append([]string{program, "load"}, flags...), append([]string{model}, urls...)...)
 	r := l.start("switch", args...)
+	eventually(l.t, 30*time.Second, "an answer", func() bool { return r.out.String() != "" })
 	return func() []outcome {
 		l.t.Helper()
 		_ = r.cmd.Process.Signal(os.Interrupt)
