@@ -22,12 +22,18 @@ type holding struct {
 	goroutines int      // of its agent
 }
 
-// holding looks at a host. Goroutines are counted apart.
+// holding looks at a host. Goroutines are counted apart. What a crash left half written stays until its file is written
+// again, ten minutes later or more (package durable).
 func (s *storm) holding(host string) holding {
 	s.t.Helper()
 	const script = `cut -d' ' -f5 /proc/self/mountinfo | sed 's/^/mount /'
-find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/sparkrun-*' ! -path '/tmp/not-on-*' ! -path '/run/lock/*' ! -path '/run/docker*' ! -path '/run/containerd*' | sed 's/^/file /'
-cd /var/lib/sparkrun && find . -mindepth 1 ! -path './logs/*' ! -path './raft/*' ! -path './raft.old/*' ! -path './trust/*' | sed 's/^/state /'`
+find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/sparkrun-*' ! -path '/tmp/not-on-*' ! -path '/run/lock/*' ! -path '/run/docker*' ! -path '/run/containerd*' ! -name '.*.new-*' | sed 's/^/file /'
+cd /var/lib/sparkrun && find . -mindepth 1 ! -path './logs/*' ! -path './raft/*' ! -path './raft.old/*' ! -path './trust/*' ! -name '.*.new-*' | sed 's/^/state /'
+find /run/sparkrun . -name '.*.new-*' -mmin +10 | while read f; do
+	n=${f##*/.} now=$(date +%s)
+	written=$(stat -c %Y "${f%/*}/${n%.new-*}" || echo $now) left=$(stat -c %Y "$f" || echo $now)
+	[ $((written - left)) -le 660 ] || echo "half written $f"
+done 2>/dev/null`
 	things := strings.Split(strings.TrimSpace(s.on(host, "sh", "-c", script).must(s.t).out), "\n")
 	return holding{footprint: s.footprint(host), things: things}
 }
