@@ -67,6 +67,25 @@ func TestStopOutlivesTheLeader(t *testing.T) {
 	}
 }
 
+// A leader that is alone and has not noticed does not say that there is no such job: another may have recorded it.
+func TestStopByALeaderThatIsAlone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.hosts[0].waitVoters(3)
+	first := c.hosts[0].leads(c)
+	asker := first.client()
+	defer asker.Close()
+	for _, h := range c.hosts {
+		if h != first {
+			h.crash()
+		}
+	}
+	_, err := wire.Stop.Call(t.Context(), asker, wire.StopRequest{Job: "recorded-elsewhere"})
+	if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
+		t.Errorf("stop: %v", err)
+	}
+}
+
 // A voter that is off, and which this leader has never heard, hinders no entry: its
 // protocol is on record. A stop that was answered outlives the leader, and whoever
 // asks while nobody leads is told that the job is ending.

@@ -56,8 +56,8 @@ func (d *disk) order(line string) error {
 		var err error
 		if verb == "slow" {
 			f.slow, err = time.ParseDuration(last)
-		} else if f.errno = map[string]syscall.Errno{"ENOSPC": unix.ENOSPC, "EIO": unix.EIO}[last]; f.errno == 0 {
-			err = fmt.Errorf("fail: %s is neither ENOSPC nor EIO", last)
+		} else if f.errno = map[string]syscall.Errno{"ENOSPC": unix.ENOSPC, "EIO": unix.EIO, "EROFS": unix.EROFS}[last]; f.errno == 0 {
+			err = fmt.Errorf("fail: %s is none of ENOSPC, EIO, EROFS", last)
 		}
 		if err != nil {
 			return err

@@ -7,7 +7,7 @@
 // orders come on stdin, a line each, answered by `done`:
 //
 //	hang KIND...          operations of these kinds (read, write, sync) wait for `well`
-//	fail KIND... ERRNO    they are refused: ENOSPC, EIO
+//	fail KIND... ERRNO    they are refused: ENOSPC, EIO, EROFS
 //	slow KIND... DURATION they take so much longer: 300ms
 //	well                  all is well again
 //

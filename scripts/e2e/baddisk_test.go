@@ -2,8 +2,8 @@ package e2e
 
 import (
 	"bufio"
-	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -22,14 +22,22 @@ type badDisk struct {
 	says   *bufio.Reader
 }
 
-var buildBadDisk = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(binary), "baddisk")
-	out, err := exec.Command("go", "build", "-o", path, "../baddisk").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("build baddisk: %w: %s", err, out)
+// tool builds ../NAME, once.
+func tool(t testing.TB, name string) string {
+	t.Helper()
+	tools.Lock()
+	defer tools.Unlock()
+	path := filepath.Join(filepath.Dir(binary), name)
+	if _, err := os.Stat(path); err == nil {
+		return path
 	}
-	return path, err
-})
+	if out, err := exec.Command("go", "build", "-o", path, "../"+name).CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v: %s", name, err, out)
+	}
+	return path
+}
+
+var tools sync.Mutex
 
 // badDisk puts one under the raft folder of a host, whose agent is started anew. It
 // stays, and is well unless told otherwise.
@@ -44,11 +52,7 @@ func (l *lab) badDisk(host string) *badDisk {
 
 func (d *badDisk) mount() {
 	d.l.t.Helper()
-	server, err := buildBadDisk()
-	if err != nil {
-		d.l.t.Fatal(err)
-	}
-	cmd := d.l.command("exec", d.host, "--", server, raftFolder)
+	cmd := d.l.command("exec", d.host, "--", tool(d.l.t, "baddisk"), raftFolder)
 	orders, err := cmd.StdinPipe()
 	if err != nil {
 		d.l.t.Fatal(err)

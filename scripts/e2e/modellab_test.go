@@ -22,24 +22,33 @@ type hubStandIn struct {
 // upWithHub makes a lab, and a stand-in that begins with these arguments.
 func upWithHub(t testing.TB, nodes int, standIn []string, flags ...string) (*lab, *hubStandIn) {
 	t.Helper()
-	program := filepath.Join(scratch(t), "hubstandin")
+	hubForLabs(t)
+	l := up(t, nodes, flags...)
+	return l, l.hub(standIn)
+}
+
+// hubForLabs has the agents of labs that are made from now on take the stand-in for the Hub.
+func hubForLabs(t testing.TB) { t.Setenv("HF_ENDPOINT", "http://"+hubAPI) }
+
+// hub begins one.
+func (l *lab) hub(standIn []string) *hubStandIn {
+	l.t.Helper()
+	program := filepath.Join(scratch(l.t), "hubstandin")
 	if out, err := exec.Command("go", "build", "-o", program, "../../launcher/filesync/hub/hubtest/hubstandin").
 		CombinedOutput(); err != nil {
-		t.Fatalf("build hubstandin: %v: %s", err, out)
+		l.t.Fatalf("build hubstandin: %v: %s", err, out)
 	}
-	t.Setenv("HF_ENDPOINT", "http://"+hubAPI) // the lab gives it to the agents
-	l := up(t, nodes, flags...)
 	run := l.start("switch", append([]string{program, "--listen", hubAPI, "--cdn", hubCDN}, standIn...)...)
 	h := &hubStandIn{l: l, end: sync.OnceFunc(func() {
 		_ = run.cmd.Process.Signal(os.Interrupt)
 		run.within(24 * time.Hour)
 	})}
-	t.Cleanup(h.end) // before the lab's
+	l.t.Cleanup(h.end) // before the lab's
 	repo, _, _ := strings.Cut(standIn[len(standIn)-1], "=")
-	eventually(t, time.Minute, "the stand-in has "+repo, func() bool {
+	eventually(l.t, time.Minute, "the stand-in has "+repo, func() bool {
 		return l.on("switch", "curl", "-sf", "http://"+hubAPI+"/api/models/"+repo+"/revision/main").code == 0
 	})
-	return l, h
+	return h
 }
 
 // sent is how many bytes of files have left it.

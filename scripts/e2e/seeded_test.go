@@ -89,7 +89,7 @@ func cutsOff(p *player) {
 	p.launch("spark1", []string{"--nodes", "2:3", "--max-restarts", "2", "--node-timeout", "2s"}, nil)
 	p.about(3 * time.Second)
 	host := p.pick(other(p.nodes, "spark1", p.leader("spark1"))...)
-	p.broken(witness.Network, host, func() {
+	p.broken(witness.Network, []string{host}, "cables are pulled", func() {
 		p.do("cut", host, "all")
 		p.about(30 * time.Second) // the leader gives it up after some 13 s: it asks at all addresses, and waits for the dials
 		p.do("heal", host)
@@ -174,7 +174,7 @@ func TestWitnessCatches(t *testing.T) {
 				t.Log("the edits fit; it runs with -seeded-all")
 				return
 			}
-			s := newStorm(t, build(t, sources), witness.Bounds{Kill: 3 * time.Second, StartTimeout: 3 * time.Second, Settle: time.Second})
+			s := newStorm(t, build(t, sources), 3, witness.Bounds{Kill: 3 * time.Second, StartTimeout: 3 * time.Second, Settle: time.Second})
 			began := time.Now()
 			var caught *witness.Violation
 			s.rage(1, 90*time.Second, func() bool {

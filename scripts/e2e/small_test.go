@@ -16,6 +16,9 @@ var smallJobs = flag.Int("jobs", 10, "how many jobs TestAgentsStaySmall runs")
 // somebody does not read.
 const mostMB = 64
 
+// givenBack is within what an agent gives back what a burst of jobs took.
+const givenBack = 6 * time.Minute
+
 // footprint is what an agent holds of its host.
 type footprint struct {
 	threads, rssMB, peakMB int
@@ -111,8 +114,7 @@ func TestAgentsStaySmall(t *testing.T) {
 		for _, h := range hosts {
 			was, now := before[h], l.footprint(h)
 			over := was.over(now, *smallJobs)
-			// What a burst of jobs took is given back in the minutes after it.
-			for began := time.Now(); over != nil && time.Since(began) < 6*time.Minute && l.leadership("spark2") == leadership; {
+			for began := time.Now(); over != nil && time.Since(began) < givenBack && l.leadership("spark2") == leadership; {
 				time.Sleep(2 * time.Second)
 				now = l.footprint(h)
 				over = was.over(now, *smallJobs)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -25,14 +26,26 @@ import (
 // is drawn from a seed; when each thing happens is up to the machine.
 type storm struct {
 	*lab
-	nodes  int
-	dir    string // where the witnesses write
-	bounds witness.Bounds
+	nodes    int
+	shared   string // what all hosts see
+	dir      string // of it: where the witnesses write
+	bounds   witness.Bounds
+	together int // how many things break at once, at most
+	most     time.Duration
+	next     string // the program of the next release; empty: there is none, or all run it
+	mpi      string // the MPI program; empty: there is none
+	engines  bool   // of containers, on each host
+	began    time.Time
 
 	mu      sync.Mutex
 	names   []string // of jobs, in the order of their launches
+	taken   []string // those of which sparkrun said that they are
 	faults  []witness.Fault
 	overs   []witness.Over
+	births  map[string]witness.Birth // by folder
+	wrong   []string                 // what people saw that cannot be right
+	told    []string                 // what was broken when, and what else there is to tell
+	held    map[string]map[witness.Broken]bool
 	watches map[string]*exec.Cmd
 	users   sync.WaitGroup // what people on the hosts have typed
 	counts  map[string]int
@@ -47,7 +60,7 @@ type act struct {
 	do     func(*player)
 }
 
-// player does one thing after another.
+// player does one thing.
 type player struct {
 	*storm
 	rng  *rand.Rand
@@ -56,38 +69,54 @@ type player struct {
 
 const stormGrace = time.Second
 
-func newStorm(t testing.TB, sparkrun string, bounds witness.Bounds) *storm {
+func newStorm(t testing.TB, sparkrun string, nodes int, bounds witness.Bounds) *storm {
 	t.Helper()
-	s := &storm{dir: scratch(t), nodes: 3, bounds: bounds, watches: map[string]*exec.Cmd{}, counts: map[string]int{}}
+	s := &storm{
+		shared: scratch(t), nodes: nodes, bounds: bounds, together: 1, most: 3 * time.Second, began: time.Now(),
+		births: map[string]witness.Birth{}, held: map[string]map[witness.Broken]bool{}, watches: map[string]*exec.Cmd{}, counts: map[string]int{},
+	}
+	s.dir = s.shared
 	t.Cleanup(s.users.Wait) // when the lab is down, and with it whom they wait for
 	s.lab = up(t, s.nodes, "--binary", sparkrun)
-	for _, h := range other(s.nodes) {
-		s.watch(h)
-	}
-	t.Cleanup(func() { // before the lab goes down
-		for h := range s.watches {
-			s.unwatch(h)
-		}
-	})
+	t.Cleanup(s.unwatchAll) // before the lab goes down
+	s.watchAll()
 	return s
 }
 
-// watch has a host ask for all jobs' states again and again.
+func (s *storm) watchAll() {
+	for _, h := range other(s.nodes) {
+		s.watch(h)
+	}
+}
+
+// watch has a host ask for all jobs' states again and again, the less often the more do.
 func (s *storm) watch(host string) {
-	cmd := s.command("exec", host, "--", witnessBinary, "watch", s.dir)
+	every := time.Duration(s.nodes) * 80 * time.Millisecond
+	cmd := s.command("exec", host, "--", witnessBinary, "watch", s.dir, "--every", every.String())
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.watches[host] = cmd
 }
 
 func (s *storm) unwatch(host string) {
-	if cmd := s.watches[host]; cmd != nil {
+	s.mu.Lock()
+	cmd := s.watches[host]
+	delete(s.watches, host)
+	s.mu.Unlock()
+	if cmd != nil {
 		cmd.Process.Signal(syscall.SIGTERM)
 		cmd.Wait() // with whatever code: its host may have lost power
-		delete(s.watches, host)
+	}
+}
+
+func (s *storm) unwatchAll() {
+	for _, h := range other(s.nodes) {
+		s.unwatch(h)
 	}
 }
 
@@ -98,16 +127,52 @@ func (p *player) host() string { return p.pick(other(p.nodes)...) }
 // one tells whether one of n chances has come.
 func (p *player) one(n int) bool { return p.rng.IntN(n) == 0 }
 
-// broken notes a fault around what happens in while.
-func (s *storm) broken(what witness.Broken, host string, while func()) {
+// tell keeps a line for whoever wants to know what came before a violation.
+func (s *storm) tell(format string, args ...any) {
+	line := fmt.Sprintf("%7.1f s  ", time.Since(s.began).Seconds()) + fmt.Sprintf(format, args...)
 	s.mu.Lock()
-	i := len(s.faults)
-	s.faults = append(s.faults, witness.Fault{Host: host, What: what, From: witness.Now()})
+	defer s.mu.Unlock()
+	s.told = append(s.told, line)
+}
+
+// broken has hosts broken in one way while something happens, and notes it. Where that cannot be, for one is
+// broken in that way already, or is off or to go off and broken in any, nothing happens.
+func (s *storm) broken(what witness.Broken, hosts []string, how string, while func()) {
+	if !s.hold(what, hosts) {
+		return
+	}
+	s.tell("%s: %s", strings.Join(hosts, " "), how)
+	s.mu.Lock()
+	first := len(s.faults)
+	for _, h := range hosts {
+		s.faults = append(s.faults, witness.Fault{Host: h, What: what, From: witness.Now()})
+	}
 	s.mu.Unlock()
 	while()
 	s.mu.Lock()
-	s.faults[i].To = witness.Now()
+	for i, h := range hosts {
+		s.faults[first+i].To = witness.Now()
+		delete(s.held[h], what)
+	}
 	s.mu.Unlock()
+	s.tell("%s: no more: %s", strings.Join(hosts, " "), how)
+}
+
+func (s *storm) hold(what witness.Broken, hosts []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range hosts {
+		if s.held[h][what] || s.held[h][witness.Power] || what == witness.Power && len(s.held[h]) > 0 {
+			return false
+		}
+	}
+	for _, h := range hosts {
+		if s.held[h] == nil {
+			s.held[h] = map[witness.Broken]bool{}
+		}
+		s.held[h][what] = true
+	}
+	return true
 }
 
 // about waits for d, less or more by a half.
@@ -118,173 +183,88 @@ func (p *player) about(d time.Duration) {
 	}
 }
 
-// types has somebody on a host type a command, and waits for it elsewhere.
-func (s *storm) types(host string, then func(result), args ...string) {
-	s.users.Go(func() {
-		r := s.start(host, append([]string{"timeout", "60", "sparkrun"}, args...)...).wait()
-		if then != nil {
-			then(r)
-		}
-	})
-}
-
-// launch starts a job of witnesses: flags of launch, then those of the rank.
-func (s *storm) launch(host string, flags, rank []string) {
-	s.mu.Lock()
-	name := fmt.Sprintf("w%d", len(s.names))
-	s.names = append(s.names, name)
-	s.mu.Unlock()
-	args := slices.Concat([]string{"launch", "exec", "-d", "--name", name, "--grace", stormGrace.String(), "--start-timeout", s.bounds.StartTimeout.String()}, flags, []string{"--", witnessBinary, "rank", s.dir}, rank)
-	s.types(host, nil, args...)
-}
-
-func (s *storm) stop(host, name string) {
-	s.types(host, func(r result) {
-		if r.code != 0 {
-			return // not launched, or no leader in time
-		}
-		// The id is what witnesses know: "job ID has ended".
-		if f := strings.Fields(r.out); len(f) > 1 && f[len(f)-1] == "ended" {
-			s.mu.Lock()
-			s.overs = append(s.overs, witness.Over{Job: f[1], At: witness.Now()})
-			s.mu.Unlock()
-		}
-	}, "stop", name)
-}
-
-// The acts.
-
-func launches(p *player) {
-	flags := []string{"--nodes", p.pick("1", "2", "3", "2:3"), "--nproc-per-node", p.pick("1", "1", "2"), "--node-timeout", p.pick("3s", "10s")}
-	rank := []string{"--life", fmt.Sprintf("%dms", 1000+p.rng.IntN(8000))}
-	switch p.rng.IntN(4) {
-	case 0:
-		rank = append(rank, "--code", "3", "--only", "0")
-	case 1:
-		rank = nil // until it is stopped
-	}
-	if p.one(2) {
-		flags = append(flags, "--max-restarts", p.pick("1", "2"))
-	}
-	if p.one(4) {
-		flags = append(flags, "--on-failure", "continue")
-	}
-	if p.one(3) {
-		rank = append(rank, "--forks")
-	}
-	if p.one(4) {
-		rank = append(rank, "--deaf")
-	}
-	if p.one(4) { // more than is kept
-		flags = append(flags, "--max-output", "512KiB")
-		rank = append(rank, "--pace", "3ms")
-	}
-	if p.one(5) {
-		flags = append(flags, "--before", fmt.Sprintf("exec %s rank %s --stage before --life 200ms", witnessBinary, p.dir))
-	}
-	p.launch(p.host(), flags, rank)
-	p.about(600 * time.Millisecond)
-}
-
-// refused launches what one host cannot run: the others alone have its folder.
-func refused(p *player) {
-	lacks := p.host()
-	have := other(p.nodes, lacks)
-	folder := fmt.Sprintf("/tmp/not-on-%s", lacks)
-	for _, h := range have {
-		p.on(h, "mkdir", "-p", folder) // fails where the power is out
-	}
-	p.launch(p.host(), []string{"--on", strings.Join(append(have, lacks), ","), "--workdir", folder}, []string{"--life", "2s"})
-	p.about(300 * time.Millisecond)
-}
-
-// stops ends one of the latest jobs.
-func stops(p *player) {
-	p.mu.Lock()
-	names := slices.Clone(p.names)
-	p.mu.Unlock()
-	if len(names) > 0 {
-		p.stop(p.host(), p.pick(names[max(0, len(names)-6):]...))
-	}
-	p.about(300 * time.Millisecond)
-}
-
-func killsAgent(p *player) { p.agentDown(p.host()) }
-
-func killsLeader(p *player) {
-	if l := p.leader(p.host()); l != "" {
-		p.agentDown(l)
-	}
-}
-
-func (p *player) agentDown(host string) {
-	p.broken(witness.Agent, host, func() {
-		p.do("kill", host, "--agent")
-		p.about(time.Second)
-		p.do("start", host, "--agent")
-	})
-	p.about(time.Second)
-}
-
-func losesPower(p *player) {
-	host := p.host()
-	p.broken(witness.Power, host, func() {
-		p.do("kill", host)
-		p.unwatch(host)
-		p.about(1500 * time.Millisecond)
-		p.do("start", host)
-	})
-	p.watch(host)
-	p.about(time.Second)
-}
-
-func cuts(p *player) {
-	host := p.host()
-	p.broken(witness.Network, host, func() {
-		p.do("cut", host, p.pick("mgmt", "all", "all", "fabric"))
-		p.about(3 * time.Second)
-		p.do("heal", host)
-	})
-	p.about(500 * time.Millisecond)
-}
-
-var everything = []act{
-	{"launch", 6, false, launches}, {"launch what a host refuses", 1, false, refused}, {"stop", 2, false, stops},
-	{"kill an agent", 2, true, killsAgent}, {"kill the leader's agent", 2, true, killsLeader},
-	{"take a host's power", 1, true, losesPower}, {"cut a network", 2, true, cuts},
-}
-
 // rage has what acts say happen until the time is up, or seen, asked again and
-// again, has seen enough. People go on typing while something is broken.
+// again, has seen enough. People go on typing while something is broken. An act
+// draws from its number alone: how long others took changes nothing for it.
 func (s *storm) rage(seed uint64, d time.Duration, seen func() bool, acts ...act) {
+	var types, breaks []act
+	for _, a := range acts {
+		to := &types
+		if a.breaks {
+			to = &breaks
+		}
+		*to = append(*to, slices.Repeat([]act{a}, a.weight)...)
+	}
 	over := make(chan struct{})
 	var players sync.WaitGroup
-	for _, breaks := range []bool{false, true} {
-		p := &player{storm: s, rng: rand.New(rand.NewPCG(seed, uint64(len(acts)))), over: over}
-		var mine []act
-		for _, a := range acts {
-			if a.breaks == breaks {
-				mine = append(mine, slices.Repeat([]act{a}, a.weight)...)
+	play := func(acts []act, rng *rand.Rand) {
+		a := acts[rng.IntN(len(acts))]
+		s.mu.Lock()
+		s.counts[a.name]++
+		s.mu.Unlock()
+		a.do(&player{storm: s, rng: rng, over: over})
+	}
+	each := func(acts []act, stream uint64, do func(*rand.Rand)) {
+		for n := uint64(0); len(acts) > 0 && !isClosed(over); n++ {
+			do(rand.New(rand.NewPCG(seed, n<<1|stream)))
+		}
+	}
+	players.Go(func() { each(types, 0, func(rng *rand.Rand) { play(types, rng) }) })
+	players.Go(func() {
+		each(breaks, 1, func(rng *rand.Rand) {
+			var wave sync.WaitGroup
+			for range 1 + rng.IntN(s.together) {
+				own := rand.New(rand.NewPCG(rng.Uint64(), 0))
+				wave.Go(func() { play(breaks, own) })
 			}
-		}
-		if len(mine) == 0 {
-			continue
-		}
-		players.Go(func() {
-			for !isClosed(over) {
-				a := mine[p.rng.IntN(len(mine))]
-				s.mu.Lock()
-				s.counts[a.name]++
-				s.mu.Unlock()
-				a.do(p)
+			wave.Wait()
+			if s.together > 1 && rng.IntN(3) == 0 { // time for what has to come within a time
+				(&player{rng: rng, over: over}).about(2 * s.bounds.Kill)
 			}
 		})
-	}
+	})
+	players.Go(func() { s.tend(over) })
 	for end := time.Now().Add(d); time.Now().Before(end) && !s.t.Failed() && !seen(); {
 		time.Sleep(300 * time.Millisecond)
+		s.seeBirths()
 	}
 	close(over)
 	players.Wait()
+	s.tend(over)
+}
+
+// tend starts agents that have ended by themselves, as the unit would: one whose disk stands still for 5 s does.
+func (s *storm) tend(over <-chan struct{}) {
+	agents := map[string]string{}
+	lives := func(host string) bool {
+		if args, _ := os.ReadFile(agents[host]); strings.Contains(string(args), "agent") {
+			return true
+		}
+		pids := s.agents(host)
+		if len(pids) > 0 {
+			agents[host] = fmt.Sprintf("/proc/%d/cmdline", pids[0])
+		}
+		return len(pids) > 0
+	}
+	for last := false; !last; time.Sleep(time.Second) {
+		last = isClosed(over)
+		for _, h := range other(s.nodes) {
+			if s.wants(h) && !lives(h) {
+				s.broken(witness.Agent, []string{h}, "its agent has ended by itself", func() {
+					if !lives(h) {
+						s.do("start", h, "--agent")
+					}
+				})
+			}
+		}
+	}
+}
+
+// wants tells whether a host should have an agent.
+func (s *storm) wants(host string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.held[host][witness.Power] && !s.held[host][witness.Agent]
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -300,25 +280,21 @@ func isClosed(c <-chan struct{}) bool {
 func (s *storm) settle() {
 	s.t.Helper()
 	s.users.Wait()
-	s.on("spark1", "sparkrun", "status", "--wait-nodes", strconv.Itoa(s.nodes), "--timeout", "60s").must(s.t)
-	for name, j := range s.jobs("spark1") {
-		if j.ExitCode == nil {
-			s.stop("spark1", name)
-		}
+	s.on("spark1", "sparkrun", "status", "--wait-nodes", strconv.Itoa(s.nodes), "--timeout", "90s").must(s.t)
+	for _, j := range s.live() {
+		s.stop("spark1", j.ID)
 	}
 	s.users.Wait()
-	eventually(s.t, 90*time.Second, "every job has ended", func() bool {
-		for _, j := range s.jobs("spark1") {
-			if j.ExitCode == nil {
-				return false
-			}
-		}
-		return true
-	})
-	for _, h := range other(s.nodes) {
-		s.unwatch(h)
-	}
+	eventually(s.t, 90*time.Second, "every job has ended", func() bool { return len(s.live()) == 0 })
+	s.unwatchAll()
 	s.assertNothingLeft(other(s.nodes)...)
+}
+
+// live are the jobs that have not ended.
+func (s *storm) live() (live []job) {
+	s.t.Helper()
+	check(s.t, json.Unmarshal([]byte(s.on("spark1", "sparkrun", "ps", "--json").must(s.t).out), &live))
+	return live
 }
 
 // history is what has been seen so far; with logs, also what is read back.
@@ -328,50 +304,47 @@ func (s *storm) history(logs bool) witness.History {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.seeBirths()
 	s.mu.Lock()
-	h := witness.History{Records: records, Faults: slices.Clone(s.faults), Overs: slices.Clone(s.overs), Bounds: s.bounds}
+	h := witness.History{Records: records, Faults: slices.Clone(s.faults), Overs: slices.Clone(s.overs), Bounds: s.bounds,
+		Births: slices.Collect(maps.Values(s.births))}
 	s.mu.Unlock()
-	h.Births = s.births()
 	if logs {
 		h.Logs = s.readLogs(h)
 	}
 	return h
 }
 
-// births looks at the folders for output on the hosts' disks.
-func (s *storm) births() []witness.Birth {
-	s.t.Helper()
-	var all []witness.Birth
+// seeBirths looks at the folders for output on the hosts' disks, before they are too many to be kept.
+func (s *storm) seeBirths() {
 	for _, host := range other(s.nodes) {
-		dir := filepath.Join("/var/tmp/sparkrun-lab", s.name, "hosts", host, "lib", "logs")
-		jobs, err := os.ReadDir(dir)
-		if err != nil && !os.IsNotExist(err) {
-			s.t.Fatal(err)
-		}
-		for _, job := range jobs {
-			tries, err := os.ReadDir(filepath.Join(dir, job.Name()))
-			if err != nil {
-				s.t.Fatal(err)
+		tries, _ := filepath.Glob(filepath.Join("/var/tmp/sparkrun-lab", s.name, "hosts", host, "lib/logs/*/*"))
+		for _, path := range tries {
+			gen, err := strconv.ParseUint(filepath.Base(path), 10, 64)
+			s.mu.Lock()
+			_, seen := s.births[path]
+			s.mu.Unlock()
+			if seen || err != nil {
+				continue
 			}
-			for _, try := range tries {
-				gen, err := strconv.ParseUint(try.Name(), 10, 64)
-				if err != nil {
-					continue
-				}
-				var st unix.Statx_t
-				path := filepath.Join(dir, job.Name(), try.Name())
-				if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BTIME, &st); err != nil {
-					s.t.Fatal(&fs.PathError{Op: "statx", Path: path, Err: err})
-				}
-				if st.Mask&unix.STATX_BTIME == 0 {
-					s.t.Fatalf("%s: this file system keeps no time of birth", path)
-				}
-				all = append(all, witness.Birth{Key: witness.Key{Job: job.Name(), Generation: gen}, Host: host,
-					Real: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)})
+			var st unix.Statx_t
+			if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BTIME, &st); err == unix.ENOENT {
+				continue // removed meanwhile
+			} else if err != nil {
+				s.t.Error(&fs.PathError{Op: "statx", Path: path, Err: err})
+				return
 			}
+			if st.Mask&unix.STATX_BTIME == 0 {
+				s.t.Errorf("%s: this file system keeps no time of birth", path)
+				return
+			}
+			b := witness.Birth{Key: witness.Key{Job: filepath.Base(filepath.Dir(path)), Generation: gen}, Host: host,
+				Real: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)}
+			s.mu.Lock()
+			s.births[path] = b
+			s.mu.Unlock()
 		}
 	}
-	return all
 }
 
 // readLogs reads back what every rank of every try wrote.

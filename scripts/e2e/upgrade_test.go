@@ -153,15 +153,7 @@ sys.exit(7)
 // record knows it as an old one; and once it has been seen with the new release, it may be dead again.
 func TestUpgradeWithADeadVoter(t *testing.T) {
 	t.Parallel()
-	var now struct{ Protocol int }
-	out, err := exec.Command(binary, "version", "--json").Output()
-	check(t, err)
-	check(t, json.Unmarshal(out, &now))
-	// The next release: tokens are of a kind that came with it.
-	next := build(t, seeded{edits: []edit{
-		{"rendezvous/protocol.go", fmt.Sprintf("const Protocol = %d\n", now.Protocol), fmt.Sprintf("const Protocol = %d\n", now.Protocol+1)},
-		{"rendezvous/protocol.go", "var since = map[Kind]int{", "var since = map[Kind]int{KindToken: Protocol"},
-	}}.lay(t))
+	now, next := nextRelease(t)
 	dir := scratch(t)
 	script, enough := filepath.Join(dir, "counts.py"), filepath.Join(dir, "enough")
 	check(t, os.WriteFile(script, []byte(counts), 0o644))
@@ -211,10 +203,10 @@ func TestUpgradeWithADeadVoter(t *testing.T) {
 	for _, host := range []string{"spark1", "spark2"} {
 		l.do("kill", host, "--agent")
 		l.do("start", host, "--agent")
-		eventually(t, time.Minute, host+" is upgraded", func() bool { return protocols()[host] == now.Protocol+1 })
+		eventually(t, time.Minute, host+" is upgraded", func() bool { return protocols()[host] == now+1 })
 		goesOn(host + " is upgraded")
 	}
-	old := fmt.Sprintf("spark3 runs a release of protocol %d, and an entry of protocol %d", now.Protocol, now.Protocol+1)
+	old := fmt.Sprintf("spark3 runs a release of protocol %d, and an entry of protocol %d", now, now+1)
 	if r := newKind(); r.code == 0 || !strings.Contains(r.err, old) || !strings.Contains(r.err, "sparkrun node remove spark3") {
 		t.Errorf("an entry of a kind that spark3 may not know; want %q: %s", old, r)
 	}
@@ -245,6 +237,19 @@ func TestUpgradeWithADeadVoter(t *testing.T) {
 	}
 }
 
+// nextRelease is a build of the next protocol, in which tokens are of a kind that came with it, and which protocol is now's.
+func nextRelease(t testing.TB) (now int, program string) {
+	t.Helper()
+	var v struct{ Protocol int }
+	out, err := exec.Command(binary, "version", "--json").Output()
+	check(t, err)
+	check(t, json.Unmarshal(out, &v))
+	return v.Protocol, build(t, seeded{edits: []edit{
+		{"rendezvous/protocol.go", fmt.Sprintf("const Protocol = %d\n", v.Protocol), fmt.Sprintf("const Protocol = %d\n", v.Protocol+1)},
+		{"rendezvous/protocol.go", "var since = map[Kind]int{", "var since = map[Kind]int{KindToken: Protocol"},
+	}}.lay(t))
+}
+
 // ranksOn are the PIDs of shims, and of ranks that run a script, on a host.
 func (l *lab) ranksOn(host, script string) []string {
 	l.t.Helper()
@@ -258,7 +263,7 @@ func (l *lab) ranksOn(host, script string) []string {
 }
 
 // replace puts a program in another's place, as a package manager does.
-func replace(t *testing.T, from, to string) {
+func replace(t testing.TB, from, to string) {
 	t.Helper()
 	was, err := os.ReadFile(to)
 	if err != nil {

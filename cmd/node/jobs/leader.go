@@ -3,6 +3,7 @@ package jobs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -44,7 +45,12 @@ func (l *Leader) Calls() []wire.Call {
 	}
 }
 
-func (l *Leader) find(c wire.Caller, text string) (rendezvous.Job, error) {
+// find gives the job that a user means once this node has proven that it still leads: another leader may have recorded
+// it, or one of that name, meanwhile.
+func (l *Leader) find(ctx context.Context, c wire.Caller, text string) (rendezvous.Job, error) {
+	if err := l.cfg.Failover.Raft().Verify(ctx); err != nil {
+		return rendezvous.Job{}, err
+	}
 	return l.cfg.Ranks.cfg.Record.Find(c.User.Name, text)
 }
 
@@ -81,7 +87,7 @@ func (l *Leader) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest
 
 func (l *Leader) watch(ctx context.Context, c wire.Caller, r wire.JobRequest,
 	tell func(rendezvous.Progress) error) error {
-	job, err := l.find(c, r.Job)
+	job, err := l.find(ctx, c, r.Job)
 	if err != nil {
 		return err
 	}
@@ -89,9 +95,11 @@ func (l *Leader) watch(ctx context.Context, c wire.Caller, r wire.JobRequest,
 }
 
 func (l *Leader) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
-	job, err := l.find(c, r.Job)
-	if hosts := l.stopStrays(c, r, job); len(hosts) > 0 {
-		return wire.StopResponse{Job: launcher.JobID(cmp.Or(string(job.Spec.ID), r.Job)), Strays: hosts}, nil
+	job, err := l.find(ctx, c, r.Job)
+	if err == nil || errors.Is(err, rendezvous.ErrNoJob) {
+		if hosts := l.stopStrays(c, r, job); len(hosts) > 0 {
+			return wire.StopResponse{Job: launcher.JobID(cmp.Or(string(job.Spec.ID), r.Job)), Strays: hosts}, nil
+		}
 	}
 	if err != nil {
 		return wire.StopResponse{}, err
@@ -169,7 +177,7 @@ func (l *Leader) prepared(ctx context.Context, c wire.Caller, a wire.NodePlanReq
 
 // service records whether a service is started again after all its machines were off.
 func (l *Leader) service(ctx context.Context, c wire.Caller, r wire.ServiceRequest) (wire.ServiceResponse, error) {
-	id, err := l.ownService(c, r.Job)
+	id, err := l.ownService(ctx, c, r.Job)
 	if err != nil {
 		return wire.ServiceResponse{}, err
 	}
@@ -179,7 +187,7 @@ func (l *Leader) service(ctx context.Context, c wire.Caller, r wire.ServiceReque
 
 // restart has a service end its ranks and start anew.
 func (l *Leader) restart(ctx context.Context, c wire.Caller, r wire.JobRequest) (wire.ServiceResponse, error) {
-	id, err := l.ownService(c, r.Job)
+	id, err := l.ownService(ctx, c, r.Job)
 	if err == nil {
 		err = l.cfg.Brain.Restart(ctx, id, rendezvous.ByHand+c.User.Name)
 	}
@@ -191,7 +199,7 @@ func (l *Leader) update(ctx context.Context, c wire.Caller, r wire.UpdateService
 	if r.Image == "" || !plain.Is(r.Image) {
 		return wire.ServiceResponse{}, fmt.Errorf("image %.64q: %w: want an image's name", r.Image, launcher.ErrInvalid)
 	}
-	id, err := l.ownService(c, r.Job)
+	id, err := l.ownService(ctx, c, r.Job)
 	if err == nil {
 		err = l.cfg.Brain.Update(ctx, rendezvous.JobUpdate{Job: id, Image: r.Image, By: c.User.Name},
 			l.cfg.Failover.Recorder(l.cfg.Term).Update)
@@ -200,8 +208,8 @@ func (l *Leader) update(ctx context.Context, c wire.Caller, r wire.UpdateService
 }
 
 // ownService finds a service that its caller may act on.
-func (l *Leader) ownService(c wire.Caller, text string) (launcher.JobID, error) {
-	job, err := l.find(c, text)
+func (l *Leader) ownService(ctx context.Context, c wire.Caller, text string) (launcher.JobID, error) {
+	job, err := l.find(ctx, c, text)
 	id := job.Spec.ID
 	switch {
 	case err != nil:

@@ -202,8 +202,9 @@ func watch(dir string, every time.Duration) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
+	ended := map[string]witness.Record{}
 	for ctx.Err() == nil {
-		if err := ask(ctx, book, host); err != nil {
+		if err := ask(ctx, book, host, ended); err != nil {
 			return err
 		}
 		select {
@@ -215,8 +216,9 @@ func watch(dir string, every time.Duration) error {
 }
 
 // ask takes down one answer. One that no leader gave is none: it says what one
-// node happens to know, and says so on standard error.
-func ask(ctx context.Context, book *witness.Book, host string) error {
+// node happens to know, and says so on standard error. That a job has ended is
+// taken down once, as long as nothing else is said of it.
+func ask(ctx context.Context, book *witness.Book, host string, ended map[string]witness.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sparkrun", "ps", "--all", "--json")
@@ -242,6 +244,12 @@ func ask(ctx context.Context, book *witness.Book, host string) error {
 		r.Job, r.Generation, r.State, r.Code = j.Job, j.Generation, j.State, -1
 		if j.Code != nil {
 			r.Code = *j.Code
+		}
+		if was, ok := ended[r.Job]; ok && was.State == r.State && was.Code == r.Code && was.Generation == r.Generation {
+			continue
+		}
+		if delete(ended, r.Job); j.Code != nil {
+			ended[r.Job] = r
 		}
 		if err := book.Append(r); err != nil {
 			return err
