@@ -16,6 +16,8 @@ words = sys.argv[2:]
 skipped = [word[1:] for word in words if word[0] == "-"]
 broken = next((word for word in words if word[0] != "-"), None) if not os.path.exists("broken") else None
 module = importlib.import_module(sys.argv[1])
+if "ACCELERATE_USE_CPU" in os.environ:  # test_ops asks for no processor, and would be in a world of one
+    importlib.import_module("accelerate").PartialState(cpu=True)
 notes = open(os.devnull if broken else f"{rank}.rank", "w", buffering=1)
 calls = {}
 inside = False
