@@ -32,6 +32,28 @@ type seeded struct {
 // The bugs. Where two guards stand behind each other, both are taken away.
 var bugs = []seeded{
 	{
+		name: "ps is answered without asking the others whether this node still leads", property: "P1",
+		edits: []edit{{"cmd/node/jobs/leader.go", "\tif err := l.cfg.Failover.Raft().Verify(ctx); err != nil {\n\t\treturn wire.JobsResponse{}, err\n\t}\n", ""}},
+		acts:  []act{{"launch", 1, false, launchesOften}, {"halt the leader's agent", 1, true, haltsLeader}},
+	},
+	{
+		name: "what no majority has in time is recorded all the same", property: "P1", always: true,
+		edits: []edit{{"rendezvous/consensus/raft.go", "\t\tif err := f.Error(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tres = f.Response()\n\t\treturn nil\n", `
+		done := make(chan error, 1)
+		go func() { done <- f.Error() }()
+		select {
+		case err := <-done:
+			if err == nil {
+				res = f.Response()
+			}
+			return err
+		case <-time.After(200 * time.Millisecond):
+			return nil
+		}
+`}},
+		acts: []act{{"launch on a leader that is cut off", 1, true, launchesCutOff}},
+	},
+	{
 		name: "a start whose answer is late starts again", property: "P2", always: true,
 		edits: []edit{
 			{"launcher/agent/start.go", "return client.Start(ctx, ranks)", "_ = client.Start(ctx, ranks)\n\treturn client.Start(ctx, ranks)"},
@@ -93,6 +115,21 @@ func cutsOff(p *player) {
 		p.do("cut", host, "all")
 		p.about(30 * time.Second) // the leader gives it up after some 13 s: it asks at all addresses, and waits for the dials
 		p.do("heal", host)
+	})
+	p.about(2 * time.Second)
+}
+
+// launchesCutOff launches on a leader that has not noticed yet that it is alone.
+func launchesCutOff(p *player) {
+	l := p.leader("spark1")
+	if l == "" {
+		return
+	}
+	p.broken(witness.Network, l, func() {
+		p.do("cut", l, "all")
+		p.launch(l, []string{"--on", l}, []string{"--life", "1s"})
+		p.about(6 * time.Second)
+		p.do("heal", l)
 	})
 	p.about(2 * time.Second)
 }

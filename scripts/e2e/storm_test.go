@@ -33,6 +33,7 @@ type storm struct {
 	names   []string // of jobs, in the order of their launches
 	faults  []witness.Fault
 	overs   []witness.Over
+	asks    []witness.Ask
 	watches map[string]*exec.Cmd
 	users   sync.WaitGroup // what people on the hosts have typed
 	counts  map[string]int
@@ -131,24 +132,36 @@ func (s *storm) types(host string, then func(result), args ...string) {
 // launch starts a job of witnesses: flags of launch, then those of the rank.
 func (s *storm) launch(host string, flags, rank []string) {
 	s.mu.Lock()
-	name := fmt.Sprintf("w%d", len(s.names))
+	name := fmt.Sprintf("w-%d", len(s.names)) // the beginning of no id
 	s.names = append(s.names, name)
+	i := len(s.asks)
+	s.asks = append(s.asks, witness.Ask{Name: name, Launch: true, Told: witness.Accepted, Host: host, From: witness.Now()})
 	s.mu.Unlock()
 	args := slices.Concat([]string{"launch", "exec", "-d", "--name", name, "--grace", stormGrace.String(), "--start-timeout", s.bounds.StartTimeout.String()}, flags, []string{"--", witnessBinary, "rank", s.dir}, rank)
-	s.types(host, nil, args...)
+	s.types(host, func(r result) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.code == 0 {
+			s.asks[i].To = witness.Now()
+		}
+	}, args...)
 }
 
 func (s *storm) stop(host, name string) {
+	ask := witness.Ask{Name: name, Told: witness.Ended, Host: host, From: witness.Now()}
 	s.types(host, func(r result) {
-		if r.code != 0 {
-			return // not launched, or no leader in time
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		ask.To = witness.Now()
+		switch f := strings.Fields(r.out); {
+		case strings.Contains(r.err, string(witness.NoSuch)+":"):
+			ask.Told = witness.NoSuch
+		case r.code != 0:
+			return // no leader in time
+		case len(f) > 1 && f[len(f)-1] == "ended": // the id is what witnesses know: "job ID has ended"
+			s.overs = append(s.overs, witness.Over{Job: f[1], At: ask.To})
 		}
-		// The id is what witnesses know: "job ID has ended".
-		if f := strings.Fields(r.out); len(f) > 1 && f[len(f)-1] == "ended" {
-			s.mu.Lock()
-			s.overs = append(s.overs, witness.Over{Job: f[1], At: witness.Now()})
-			s.mu.Unlock()
-		}
+		s.asks = append(s.asks, ask)
 	}, "stop", name)
 }
 
@@ -226,6 +239,24 @@ func (p *player) agentDown(host string) {
 	p.about(time.Second)
 }
 
+// halts has an agent stand still until the others have long elected another leader: it wakes up with what it knew.
+func halts(p *player) { p.halt(p.host()) }
+
+func haltsLeader(p *player) {
+	if l := p.leader(p.host()); l != "" {
+		p.halt(l)
+	}
+}
+
+func (p *player) halt(host string) {
+	p.broken(witness.Agent, host, func() {
+		p.on(host, "pkill", "-STOP", "-f", "sparkrun agent")
+		p.about(8 * time.Second)
+		p.on(host, "pkill", "-CONT", "-f", "sparkrun agent")
+	})
+	p.about(time.Second)
+}
+
 func losesPower(p *player) {
 	host := p.host()
 	p.broken(witness.Power, host, func() {
@@ -251,7 +282,7 @@ func cuts(p *player) {
 var everything = []act{
 	{"launch", 6, false, launches}, {"launch what a host refuses", 1, false, refused}, {"stop", 2, false, stops},
 	{"kill an agent", 2, true, killsAgent}, {"kill the leader's agent", 2, true, killsLeader},
-	{"take a host's power", 1, true, losesPower}, {"cut a network", 2, true, cuts},
+	{"halt an agent", 1, true, halts}, {"halt the leader's agent", 1, true, haltsLeader}, {"take a host's power", 1, true, losesPower}, {"cut a network", 2, true, cuts},
 }
 
 // rage has what acts say happen until the time is up, or seen, asked again and
@@ -329,7 +360,7 @@ func (s *storm) history(logs bool) witness.History {
 		s.t.Fatal(err)
 	}
 	s.mu.Lock()
-	h := witness.History{Records: records, Faults: slices.Clone(s.faults), Overs: slices.Clone(s.overs), Bounds: s.bounds}
+	h := witness.History{Records: records, Faults: slices.Clone(s.faults), Overs: slices.Clone(s.overs), Asks: slices.Clone(s.asks), Bounds: s.bounds}
 	s.mu.Unlock()
 	h.Births = s.births()
 	if logs {

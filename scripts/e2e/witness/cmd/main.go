@@ -217,7 +217,7 @@ func watch(dir string, every time.Duration) error {
 // ask takes down one answer. One that no leader gave is none: it says what one
 // node happens to know, and says so on standard error.
 func ask(ctx context.Context, book *witness.Book, host string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second) // what a halted agent wakes up to was asked lately
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sparkrun", "ps", "--all", "--json")
 	var out, complaint bytes.Buffer
@@ -230,6 +230,7 @@ func ask(ctx context.Context, book *witness.Book, host string) error {
 	}
 	var jobs []struct {
 		Job        string `json:"job_id"`
+		Name       string `json:"name"`
 		Generation uint64 `json:"generation"`
 		State      string `json:"state"`
 		Code       *int32 `json:"exit_code"`
@@ -239,7 +240,7 @@ func ask(ctx context.Context, book *witness.Book, host string) error {
 	}
 	for _, j := range jobs {
 		r := asked
-		r.Job, r.Generation, r.State, r.Code = j.Job, j.Generation, j.State, -1
+		r.Job, r.Name, r.Generation, r.State, r.Code = j.Job, j.Name, j.Generation, j.State, -1
 		if j.Code != nil {
 			r.Code = *j.Code
 		}
@@ -247,5 +248,6 @@ func ask(ctx context.Context, book *witness.Book, host string) error {
 			return err
 		}
 	}
-	return nil
+	asked.Kind, asked.Number = witness.Answer, uint64(len(jobs))
+	return book.Append(asked)
 }
