@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +32,28 @@ type seeded struct {
 
 // The bugs. Where two guards stand behind each other, both are taken away.
 var bugs = []seeded{
+	{
+		name: "ps is answered without asking the others whether this node still leads", property: "P1",
+		edits: []edit{{"cmd/node/jobs/leader.go", "\tif err := l.cfg.Failover.Raft().Verify(ctx); err != nil {\n\t\treturn wire.JobsResponse{}, err\n\t}\n", ""}},
+		acts:  []act{{"launch", 1, false, launchesOften}, {"halt the leader's agent", 1, true, haltsLeader}},
+	},
+	{
+		name: "what no majority has in time is recorded all the same", property: "P1",
+		edits: []edit{{"rendezvous/consensus/raft.go", "\t\tif err := f.Error(); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tres = f.Response()\n\t\treturn nil\n", `
+		done := make(chan error, 1)
+		go func() { done <- f.Error() }()
+		select {
+		case err := <-done:
+			if err == nil {
+				res = f.Response()
+			}
+			return err
+		case <-time.After(200 * time.Millisecond):
+			return nil
+		}
+`}},
+		acts: []act{{"launch on a leader that is cut off", 1, true, launchesCutOff}},
+	},
 	{
 		name: "a start whose answer is late starts again", property: "P2", always: true,
 		edits: []edit{
@@ -95,6 +118,36 @@ func cutsOff(p *player) {
 		p.do("heal", host)
 	})
 	p.about(2 * time.Second)
+}
+
+// launchesCutOff launches on a leader that has not noticed yet that it is alone.
+func launchesCutOff(p *player) {
+	l := p.leader("spark1")
+	if l == "" {
+		return
+	}
+	p.broken(witness.Network, []string{l}, "cables are pulled", func() {
+		p.do("cut", l, "all")
+		p.launch(l, []string{"--on", l}, []string{"--life", "1s"})
+		p.about(6 * time.Second)
+		p.do("heal", l)
+	})
+	p.about(2 * time.Second)
+}
+
+// haltsLeader has the leader's agent stand still until the others have long elected another: it wakes up with what it
+// knew.
+func haltsLeader(p *player) {
+	l := p.leader(p.host())
+	if l == "" {
+		return
+	}
+	p.broken(witness.Agent, []string{l}, "its agent is stopped", func() {
+		p.signal(l, syscall.SIGSTOP)
+		p.about(8 * time.Second)
+		p.signal(l, syscall.SIGCONT)
+	})
+	p.about(time.Second)
 }
 
 func launchesForLong(p *player) {

@@ -39,9 +39,9 @@ type storm struct {
 
 	mu      sync.Mutex
 	names   []string // of jobs, in the order of their launches
-	taken   []string // those of which sparkrun said that they are
 	faults  []witness.Fault
 	overs   []witness.Over
+	asks    []witness.Ask
 	births  map[string]witness.Birth // by folder
 	wrong   []string                 // what people saw that cannot be right
 	told    []string                 // what was broken when, and what else there is to tell
@@ -306,7 +306,7 @@ func (s *storm) history(logs bool) witness.History {
 	}
 	s.seeBirths()
 	s.mu.Lock()
-	h := witness.History{Records: records, Faults: slices.Clone(s.faults), Overs: slices.Clone(s.overs), Bounds: s.bounds,
+	h := witness.History{Records: records, Faults: slices.Clone(s.faults), Overs: slices.Clone(s.overs), Asks: slices.Clone(s.asks), Bounds: s.bounds,
 		Births: slices.Collect(maps.Values(s.births))}
 	s.mu.Unlock()
 	if logs {

@@ -36,7 +36,7 @@ func (s *storm) cannot(format string, args ...any) {
 func (s *storm) another() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := fmt.Sprintf("w%d", len(s.names))
+	name := fmt.Sprintf("w-%d", len(s.names)) // the beginning of no id
 	s.names = append(s.names, name)
 	return name
 }
@@ -51,26 +51,34 @@ func (s *storm) launchAs(host, kind string, flags, command []string) {
 	name := s.another()
 	args := slices.Concat([]string{"sparkrun", "launch", kind, "-d", "--name", name, "--grace", stormGrace.String(),
 		"--start-timeout", s.bounds.StartTimeout.String()}, flags, []string{"--"}, command)
+	s.mu.Lock()
+	i := len(s.asks)
+	s.asks = append(s.asks, witness.Ask{Name: name, Launch: true, Told: witness.Accepted, Host: host, From: witness.Now()})
+	s.mu.Unlock()
 	s.types(host, func(r result) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if r.code == 0 {
-			s.mu.Lock()
-			s.taken = append(s.taken, name)
-			s.mu.Unlock()
+			s.asks[i].To = witness.Now()
 		}
 	}, args...)
 }
 
 func (s *storm) stop(host, name string) {
+	ask := witness.Ask{Name: name, Told: witness.Ended, Host: host, From: witness.Now()}
 	s.types(host, func(r result) {
-		if r.code != 0 {
-			return // not launched, or no leader in time
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		ask.To = witness.Now()
+		switch f := strings.Fields(r.out); {
+		case strings.Contains(r.err, string(witness.NoSuch)+":"):
+			ask.Told = witness.NoSuch
+		case r.code != 0:
+			return // no leader in time
+		case len(f) > 1 && f[len(f)-1] == "ended": // the id is what witnesses know: "job ID has ended"
+			s.overs = append(s.overs, witness.Over{Job: f[1], At: ask.To})
 		}
-		// The id is what witnesses know: "job ID has ended".
-		if f := strings.Fields(r.out); len(f) > 1 && f[len(f)-1] == "ended" {
-			s.mu.Lock()
-			s.overs = append(s.overs, witness.Over{Job: f[1], At: witness.Now()})
-			s.mu.Unlock()
-		}
+		s.asks = append(s.asks, ask)
 	}, "sparkrun", "stop", name)
 }
 

@@ -108,14 +108,8 @@ func (s *storm) judge() {
 	for _, w := range s.wrong {
 		t.Error(w)
 	}
-	jobs := s.jobs("spark1")
-	for _, name := range s.taken {
-		if jobs[name].ExitCode == nil {
-			t.Errorf("job %s was said to be taken, and is lost", name)
-		}
-	}
 	if s.engines {
 		s.noContainerLeft(other(s.nodes)...)
 	}
-	s.wrong, s.taken, s.counts = nil, nil, map[string]int{}
+	s.wrong, s.counts = nil, map[string]int{}
 }

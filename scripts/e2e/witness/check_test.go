@@ -1,6 +1,7 @@
 package witness
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,22 @@ func told(sec float64, host string, generation uint64, state string, code int32)
 	return Record{Kind: State, Job: one.Job, Generation: generation, Host: host, State: state, Code: code, Boot: ns, Until: ns + second/10}
 }
 
+// typed is what a user asked about the job, and was told; to is 0 where there was no answer.
+func typed(from, to float64, launch bool, told Told) Ask {
+	return Ask{"train", launch, told, "spark1", int64(from * float64(second)), int64(to * float64(second))}
+}
+
+// listed is an answer of ps, with the job in that state; an empty one is of others.
+func listed(sec float64, host, state string) []Record {
+	r := told(sec, host, 1, state, 0)
+	answer := r
+	answer.Kind, answer.Number = Answer, 3
+	if r.Name = "train"; state == "" {
+		return []Record{answer}
+	}
+	return []Record{r, answer}
+}
+
 func born(sec float64, k Key, host string) Birth { return Birth{k, host, int64(sec * float64(second))} }
 
 // prepared is a first second in which both hosts were prepared for both tries.
@@ -78,6 +95,20 @@ func TestCheck(t *testing.T) {
 		"an attempt":          {History{Records: ran(one, 1, 9)}, ""},
 		"one that ended":      {History{Records: append(ran(one, 1, 9), told(9.5, "spark1", 1, "completed", 0))}, ""},
 		"one after the other": {History{Records: append(ran(one, 1, 9), ran(two, 9.5, 20)...)}, ""},
+
+		"accepted, seen, ended": {History{Asks: []Ask{typed(1, 2, true, Accepted), typed(4, 5, false, Ended), typed(6, 7, false, Ended)},
+			Records: slices.Concat(listed(0.5, "spark2", ""), listed(3, "spark2", "running"), listed(6, "spark2", "stopped"))}, ""},
+		"seen before it is accepted":      {History{Asks: []Ask{typed(1, 4, true, Accepted)}, Records: slices.Concat(listed(2, "spark2", ""), listed(3, "spark2", "starting"))}, ""},
+		"no answer, and none launched":    {History{Asks: []Ask{typed(1, 0, true, Accepted)}, Records: listed(9, "spark2", "")}, ""},
+		"no answer, and launched late":    {History{Asks: []Ask{typed(1, 0, true, Accepted)}, Records: slices.Concat(listed(8, "spark2", ""), listed(9, "spark2", "running"))}, ""},
+		"accepted and not there":          {History{Asks: []Ask{typed(1, 2, true, Accepted)}, Records: listed(3, "spark2", "")}, "P1"},
+		"accepted, there and lost":        {History{Asks: []Ask{typed(1, 2, true, Accepted)}, Records: slices.Concat(listed(3, "spark2", "running"), listed(9, "spark1", ""))}, "P1"},
+		"no answer, there and lost":       {History{Asks: []Ask{typed(1, 0, true, Accepted)}, Records: slices.Concat(listed(3, "spark2", "running"), listed(9, "spark1", ""))}, "P1"},
+		"lost for a moment, among others": {History{Asks: []Ask{typed(1, 2, true, Accepted)}, Records: slices.Concat(listed(3, "spark2", "running"), listed(4, "spark2", "running"), listed(5, "spark2", ""), listed(6, "spark2", "running"), listed(7, "spark2", "running"))}, "P1"},
+		"accepted, and a stop is refused": {History{Asks: []Ask{typed(1, 2, true, Accepted), typed(3, 4, false, NoSuch)}}, "P1"},
+		"stopped, and it runs":            {History{Asks: []Ask{typed(1, 2, true, Accepted), typed(3, 4, false, Ended)}, Records: listed(5, "spark2", "planned")}, "P1"},
+		"there before it was launched":    {History{Asks: []Ask{typed(1, 2, true, Accepted)}, Records: listed(0.5, "spark2", "running")}, "P1"},
+		"forgotten, as old jobs are":      {History{Asks: []Ask{typed(1, 2, true, Accepted)}, Records: []Record{{Kind: Answer, Host: "spark1", Boot: 5 * second, Until: 6 * second, Number: Remembers}}}, ""},
 
 		"exec'd twice":                   {History{Records: append(ran(one, 1, 9), by(7, at(3, one, 1, Start)))}, "P2"},
 		"exec'd twice, by another host":  {History{Records: append(ran(one, 1, 9), on("spark1", at(3, one, 1, Start)))}, "P2"},

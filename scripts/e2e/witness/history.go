@@ -15,6 +15,7 @@ type History struct {
 	Faults  []Fault // what the test itself broke
 	Births  []Birth // where and when a part of an attempt was being prepared
 	Overs   []Over
+	Asks    []Ask
 	Logs    []Log
 
 	Bounds
@@ -98,6 +99,7 @@ func Check(h History) []Violation {
 	c.keys = slices.SortedStableFunc(maps.Keys(c.lives), func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Generation, b.Generation))
 	})
+	c.linear()
 	c.once()
 	c.apart()
 	c.forward()
@@ -129,7 +131,7 @@ type process struct {
 }
 
 func (c *checker) enter(r Record) {
-	if r.Kind == State {
+	if r.Kind >= State {
 		return
 	}
 	l := c.lives[r.Key()]

@@ -1,7 +1,7 @@
 // Package witness decides whether sparkrun kept its promises, from what the
 // ranks of a test wrote down themselves: when each was exec'd, that it lives,
 // which lines it printed, how it ended. Check holds such a History against the
-// properties P2, P3, P4, P6, P7 and P9 of the reliability bar.
+// properties P1, P2, P3, P4, P6, P7 and P9 of the reliability bar.
 //
 // It must not take sparkrun's word for anything but what is to be judged: its
 // answers about states and its logs. It imports nothing of sparkrun.
@@ -26,17 +26,19 @@ import (
 type Kind uint32
 
 const (
-	Start Kind = 1 + iota // a rank's process has begun: once in its life, before all else
-	Beat                  // a process of a rank lives: the rank itself, or one that it forked
-	Line                  // the rank is about to print line Number, of Hash
-	Exit                  // the rank is about to exit with Code; nothing more is printed
-	State                 // an observer asked at Boot, and was told at Until, that the job's state is State
+	Start  Kind = 1 + iota // a rank's process has begun: once in its life, before all else
+	Beat                   // a process of a rank lives: the rank itself, or one that it forked
+	Line                   // the rank is about to print line Number, of Hash
+	Exit                   // the rank is about to exit with Code; nothing more is printed
+	State                  // an observer asked at Boot, and was told at Until, that the job's state is State
+	Gone                   // ... that the job, which had ended, is not there
+	Answer                 // all of that answer is written, but for what had ended before: there were Number jobs
 )
 
 // Record is one fact, as the process that saw it wrote it down.
 type Record struct {
 	Kind       Kind
-	Job        string // at most 31 bytes, as Host, Stage and State
+	Job        string // at most 31 bytes, as Host, Stage, State and Name
 	Generation uint64
 	Stage      string // "" is the main one
 	Rank       int32
@@ -49,11 +51,12 @@ type Record struct {
 	// Real is for what only a file's birth tells.
 	Boot, Mono, Real int64
 
-	Number uint64 // Line: from 1
+	Number uint64 // Line: from 1; Answer: the jobs in it
 	Hash   uint64 // Line: of its bytes, the newline included
 	Code   int32  // Exit; State: the exit code, -1 while there is none
 	State  string
-	Until  int64 // State: when the answer had come, as Boot counts
+	Name   string // State: that the job was launched with
+	Until  int64  // State, Answer: when it had come, as Boot counts
 }
 
 // Key names an attempt.
@@ -86,7 +89,7 @@ func clock(which int32) int64 {
 
 const (
 	nameBytes   = 32
-	recordBytes = 6*4 + 8*8 + 4*nameBytes + 4 // the last 4 are a checksum
+	recordBytes = 6*4 + 8*8 + 5*nameBytes + 4 // the last 4 are a checksum
 )
 
 // ErrRecord tells of bytes that are no record.
@@ -103,7 +106,7 @@ func (r Record) Encode() ([]byte, error) {
 		uint64(r.Until), 0} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
-	for _, s := range []string{r.Job, r.Host, r.Stage, r.State} {
+	for _, s := range []string{r.Job, r.Host, r.Stage, r.State, r.Name} {
 		if len(s) >= nameBytes {
 			return nil, fmt.Errorf("encode record: %q is longer than %d bytes", s, nameBytes-1)
 		}
@@ -130,7 +133,7 @@ func Decode(b []byte) (Record, error) {
 	r.Generation, r.Boot, r.Mono, r.Real, r.Number, r.Hash, r.Until = u64(), int64(u64()), int64(u64()), int64(u64()),
 		u64(), u64(), int64(u64())
 	u64()
-	r.Job, r.Host, r.Stage, r.State = name(), name(), name(), name()
+	r.Job, r.Host, r.Stage, r.State, r.Name = name(), name(), name(), name(), name()
 	return r, nil
 }
 

@@ -14,7 +14,7 @@ func TestBooks(t *testing.T) {
 	dir := t.TempDir()
 	r := Record{
 		Kind: Line, Job: "jobjobjobj", Generation: 3, Stage: "before", Rank: 1, World: 4, Nodes: 2, PID: 77, Host: "spark1",
-		Number: 9, Hash: 1 << 63, Code: -1, State: "running", Until: 5,
+		Number: 9, Hash: 1 << 63, Code: -1, State: "running", Name: "train", Until: 5,
 	}.Stamp()
 	if r.Boot == 0 || r.Mono == 0 || r.Real == 0 {
 		t.Errorf("no clock: %+v", r)

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -217,7 +218,7 @@ func watch(dir string, every time.Duration) error {
 
 // ask takes down one answer. One that no leader gave is none: it says what one
 // node happens to know, and says so on standard error. That a job has ended is
-// taken down once, as long as nothing else is said of it.
+// taken down once, as long as nothing else is said of it; and then also that it is gone.
 func ask(ctx context.Context, book *witness.Book, host string, ended map[string]witness.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -232,6 +233,7 @@ func ask(ctx context.Context, book *witness.Book, host string, ended map[string]
 	}
 	var jobs []struct {
 		Job        string `json:"job_id"`
+		Name       string `json:"name"`
 		Generation uint64 `json:"generation"`
 		State      string `json:"state"`
 		Code       *int32 `json:"exit_code"`
@@ -239,9 +241,11 @@ func ask(ctx context.Context, book *witness.Book, host string, ended map[string]
 	if err := json.Unmarshal(out.Bytes(), &jobs); err != nil {
 		return fmt.Errorf("ps --json: %w: %s", err, out.Bytes())
 	}
+	gone := maps.Clone(ended)
 	for _, j := range jobs {
+		delete(gone, j.Job)
 		r := asked
-		r.Job, r.Generation, r.State, r.Code = j.Job, j.Generation, j.State, -1
+		r.Job, r.Name, r.Generation, r.State, r.Code = j.Job, j.Name, j.Generation, j.State, -1
 		if j.Code != nil {
 			r.Code = *j.Code
 		}
@@ -255,5 +259,15 @@ func ask(ctx context.Context, book *witness.Book, host string, ended map[string]
 			return err
 		}
 	}
-	return nil
+	for job, was := range gone {
+		r := asked
+		if delete(ended, job); len(jobs) < witness.Remembers {
+			r.Kind, r.Name = witness.Gone, was.Name
+			if err := book.Append(r); err != nil {
+				return err
+			}
+		}
+	}
+	asked.Kind, asked.Number = witness.Answer, uint64(len(jobs))
+	return book.Append(asked)
 }
