@@ -134,4 +134,6 @@ type Conn struct {
 	TotalAgain uint32 `json:"total_again"`
 	Tries      uint8  `json:"tries"`  // how often in a row the oldest has been sent again
 	Queued     uint32 `json:"queued"` // bytes that are not acknowledged or not sent
+	// Idle is for how long no data has gone either way.
+	Idle time.Duration `json:"idle_ns"`
 }

@@ -47,6 +47,7 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 				Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: time.Duration(t.Min_rtt) * time.Microsecond,
 				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: max(s.WQueue, queued[inode]),
+				Idle: time.Duration(min(t.Last_data_sent, t.Last_data_recv)) * time.Millisecond,
 			}
 			if was := before[inode]; was != nil {
 				conn.Sent, conn.Again = t.Data_segs_out-was.TCPInfo.Data_segs_out, again(t)-min(again(t), again(was.TCPInfo))

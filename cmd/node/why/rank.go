@@ -61,7 +61,7 @@ func Rank(e Evidence) []wire.WhyFinding {
 	}
 	add(e.clocks()...)
 	add(e.connections()...)
-	add(e.peers()...)
+	add(sure(e.peers())...)
 	slices.SortStableFunc(found, func(a, b wire.WhyFinding) int { return cmp.Compare(b.Sure, a.Sure) })
 	return e.byLink(found)
 }

@@ -297,6 +297,11 @@ func (e Evidence) looked() (out []string) {
 			out = append(out, of+where(r))
 		}
 	}
+	for _, f := range e.peers() {
+		if f.Sure == 0 {
+			out = append(out, f.Text)
+		}
+	}
 	if ways := e.ways(); len(ways) > 0 {
 		worst := slices.MaxFunc(ways, func(a, b way) int { return cmp.Compare(a.rtt, b.rtt) })
 		out = append(out, fmt.Sprintf("connections of ranks between machines: %d ways, round trip up to %s (%s to %s)",
