@@ -97,14 +97,32 @@ type RankLook struct {
 	Conns   []Conn   `json:"conns,omitempty"`
 	Stacks  []string `json:"stacks,omitempty"` // of its main thread, the innermost function first
 	Dumps   []string `json:"dumps,omitempty"`  // files of NCCL's flight recorder
+	// FileLock is the lock for which a thread of it has waited all the while.
+	FileLock *FileLock `json:"file_lock,omitempty"`
+	// Dead are processes below it that have not ended well, and that nobody has waited for.
+	Dead []DeadChild `json:"dead,omitempty"`
 	// Unseen says why there are no stacks.
 	Unseen string `json:"unseen,omitempty"`
+}
+
+// FileLock is a file's, and who holds it, as /proc/locks has it.
+type FileLock struct {
+	File   string      `json:"file"`
+	Holder BusyProgram `json:"holder"`          // without PID: it is not told, as of one on another machine
+	Works  bool        `json:"works,omitempty"` // it uses the processor, or waits for a disk or the network
+}
+
+// DeadChild is a zombie.
+type DeadChild struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"`
+	End  string `json:"end"` // "exit 1", "killed by SIGKILL (9)"
 }
 
 // ThreadLook is how one thread is.
 type ThreadLook struct {
 	State string `json:"state"` // R, S, D, T, t or Z
-	// In is what it waits for: lock, sleep, network, poll, pipe, terminal, child, disk, frozen; empty: it runs, or waits
+	// In is what it waits for: lock, file lock, sleep, network, poll, pipe, terminal, child, disk, frozen; empty: it runs, or waits
 	// for something else, of which At is the function of the kernel.
 	In  string `json:"in,omitempty"`
 	At  string `json:"at,omitempty"`

@@ -126,6 +126,18 @@ func TestRank(t *testing.T) {
 		"hangs": {second(func(r *wire.RankLook) {
 			r.Disk, r.CPU, r.Main = 1, 0, wire.ThreadLook{State: "D", In: "disk", At: "rpc_wait_bit_killable"}
 		}), "rank-hangs:1:spark2"},
+		"waits for a file's lock": {second(func(r *wire.RankLook) {
+			r.FileLock = &wire.FileLock{File: "/hf/4f1c.lock", Holder: wire.BusyProgram{PID: 4711, Name: "flock"}}
+		}), "file-locked:1:spark2"},
+		"waits for the lock of a file that another rank loads": {second(func(r *wire.RankLook) {
+			r.FileLock = &wire.FileLock{File: "/hf/4f1c.lock", Holder: wire.BusyProgram{PID: 4711, Job: "aaaa"}, Works: true}
+		}), ""},
+		"another rank has the lock, and does nothing": {second(func(r *wire.RankLook) {
+			r.FileLock = &wire.FileLock{File: "/hf/4f1c.lock", Holder: wire.BusyProgram{PID: 4711, Job: "aaaa"}}
+		}), "file-locked:1:spark2"},
+		"its engine is dead": {second(func(r *wire.RankLook) {
+			r.Dead = []wire.DeadChild{{PID: 7, Name: "VLLM::EngineCor", End: "killed by SIGKILL (9)"}}
+		}), "child-dead:1:spark2"},
 		"quota":   {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
 		"starved": {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
 		"starved on all machines, by strangers": {func(e *Evidence) {

@@ -49,6 +49,7 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 			"a wait that no signal ends")+": a disk, a file system or a device does not answer",
 			beside("dmesg"), program, "its threads wait in "+strings.Join(r.Waits, ", "))
 	}
+	e.files(l.Host, r, add)
 	if g := r.Group; g.Throttled >= 0.1 {
 		add("throttled", 85, "is held back by its quota of processor time for "+share(g.Throttled), "", g.Quota, used(r),
 			e.peersUse(r))
