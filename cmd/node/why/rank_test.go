@@ -138,6 +138,23 @@ func TestRank(t *testing.T) {
 		"its engine is dead": {second(func(r *wire.RankLook) {
 			r.Dead = []wire.DeadChild{{PID: 7, Name: "VLLM::EngineCor", End: "killed by SIGKILL (9)"}}
 		}), "child-dead:1:spark2"},
+		"a stranger has the GPU's memory": {func(e *Evidence) {
+			e.Job.Spec.GPUs = launcher.AllGPUs
+			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", GPUMemory: 60 << 30}}
+		}, "gpu-held::spark2"},
+		"a stranger has little of the GPU's memory": {func(e *Evidence) {
+			e.Job.Spec.GPUs = launcher.AllGPUs
+			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", GPUMemory: 3 << 30}}
+		}, ""},
+		"a stranger has the GPU's memory, and the job uses none": {func(e *Evidence) {
+			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", GPUMemory: 60 << 30}}
+		}, ""},
+		"another job has the GPU's memory": {func(e *Evidence) {
+			e.Job.Spec.GPUs = launcher.AllGPUs
+			other := *e.Job
+			other.Spec.ID, e.Open = "bbbb", []rendezvous.JobStatus{other}
+			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", Job: "bbbb", GPUMemory: 60 << 30}}
+		}, ""},
 		"quota":   {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
 		"starved": {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
 		"starved on all machines, by strangers": {func(e *Evidence) {
