@@ -44,6 +44,8 @@ type LookRequest struct {
 	Job launcher.JobID `json:"job,omitempty"` // its ranks; empty: those of all jobs
 	// Stacks has programs asked where they are, by py-spy, with their user's rights.
 	Stacks bool `json:"stacks,omitempty"`
+	// Folders are those whose file systems are of interest.
+	Folders []string `json:"folders,omitempty"`
 }
 
 // NodeLook is what was seen on one node.
@@ -88,15 +90,16 @@ type RankLook struct {
 	// Locked: each thread waits without an end for what only another thread of its process could give.
 	Locked bool `json:"locked,omitempty"`
 	// Signals: it has handlers for signals that people send.
-	Signals bool     `json:"signals,omitempty"`
-	Disk    float64  `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
-	Faults  float64  `json:"faults"` // pages a second that had to be read
-	Swapped int64    `json:"swapped_bytes,omitempty"`
-	Waits   []string `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
-	Group   Cgroup   `json:"cgroup"`
-	Conns   []Conn   `json:"conns,omitempty"`
-	Stacks  []string `json:"stacks,omitempty"` // of its main thread, the innermost function first
-	Dumps   []string `json:"dumps,omitempty"`  // files of NCCL's flight recorder
+	Signals bool             `json:"signals,omitempty"`
+	Disk    float64          `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
+	Faults  float64          `json:"faults"` // pages a second that had to be read
+	Swapped int64            `json:"swapped_bytes,omitempty"`
+	Waits   []string         `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
+	Group   Cgroup           `json:"cgroup"`
+	Conns   []Conn           `json:"conns,omitempty"`
+	Listens []netip.AddrPort `json:"listens,omitempty"`
+	Stacks  []string         `json:"stacks,omitempty"` // of its main thread, the innermost function first
+	Dumps   []string         `json:"dumps,omitempty"`  // files of NCCL's flight recorder
 	// FileLock is the lock for which a thread of it has waited all the while.
 	FileLock *FileLock `json:"file_lock,omitempty"`
 	// Dead are processes below it that have not ended well, and that nobody has waited for.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -79,7 +80,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	out.Busy = w.busy(now, before, ranks, out.Over)
 	for _, k := range ranks {
 		w.second(k, before, out.Over)
-		k.look.Conns = connsOf(w.cfg.Proc, k.pids, conns, after, queued)
+		k.look.Conns, k.look.Listens = connsOf(w.cfg.Proc, k.pids, conns, after, queued)
 	}
 	if r.Stacks {
 		w.stacks(ctx, ranks)
@@ -89,6 +90,12 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	}
 	var err error
 	out.Machine, err = w.cfg.Machine(ctx)
+	out.Machine.Disks = slices.Clone(out.Machine.Disks) // others may get the same reading
+	for _, d := range usage.Disks(r.Folders...) {
+		if !slices.ContainsFunc(out.Machine.Disks, func(o usage.Disk) bool { return o.Mount == d.Mount }) {
+			out.Machine.Disks = append(out.Machine.Disks, d)
+		}
+	}
 	if past := w.cfg.Past(); len(past) > 0 {
 		out.Past = past[max(0, len(past)-pastMinutes):]
 	}

@@ -81,6 +81,19 @@ type rankRow struct {
 	want   string
 }
 
+// elsewhere has a service that is still starting listen at some addresses.
+func (e *Evidence) elsewhere(at ...string) {
+	e.Job.Spec.Service = &launcher.Service{Port: launcher.Value{{Ref: launcher.PortNamed("http")}}}
+	e.Job.Spec.Stages[0].Ports = []launcher.NamedPort{{Name: "http", At: 8000}}
+	e.Job.Plan.Nodes[0].Addrs = []netip.Addr{netip.MustParseAddr("10.0.0.1")}
+	e.Job.State = rendezvous.StateStarts
+	each(e, -1, idles("poll"))
+	each(e, -1, func(r *wire.RankLook) { r.Conns = nil })
+	for _, a := range at {
+		e.Looks[0].Ranks[0].Listens = append(e.Looks[0].Ranks[0].Listens, netip.MustParseAddrPort(a))
+	}
+}
+
 func TestRank(t *testing.T) {
 	second := func(change func(*wire.RankLook)) func(*Evidence) {
 		return func(e *Evidence) { change(&e.Looks[1].Ranks[0]) }
@@ -152,11 +165,18 @@ func TestRank(t *testing.T) {
 		"another job has the GPU's memory": {func(e *Evidence) {
 			e.Job.Spec.GPUs = launcher.AllGPUs
 			other := *e.Job
-			other.Spec.ID, e.Open = "bbbb", []rendezvous.JobStatus{other}
+			other.Spec.ID = "bbbb"
+			e.Open = []rendezvous.JobStatus{other}
 			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", Job: "bbbb", GPUMemory: 60 << 30}}
 		}, ""},
-		"quota":   {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
-		"starved": {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
+		"it listens at another port": {func(e *Evidence) { e.elsewhere("0.0.0.0:8080") }, "later wrong-port:0:spark1"},
+		"it listens on loopback":     {func(e *Evidence) { e.elsewhere("127.0.0.1:8080") }, ""},
+		"it listens where ranks meet, and at ports of the kernel's choice": {func(e *Evidence) {
+			e.elsewhere("10.0.0.1:29500", "10.0.0.1:41233")
+		}, ""},
+		"it listens at its port as well": {func(e *Evidence) { e.elsewhere("[::]:8080", "[::]:8000") }, ""},
+		"quota":                          {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
+		"starved":                        {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
 		"starved on all machines, by strangers": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
@@ -278,6 +298,14 @@ func TestRank(t *testing.T) {
 			e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1: exit 3",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 		}, "again:1:spark2 failed-before::"},
+		"ended, and the disk is full": {func(e *Evidence) {
+			e.Job.Outcome, e.Looks = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 on spark2: killed by SIGABRT (6)",
+				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}, e.Looks[1:2]
+			e.Looks[0].Machine.Disks = []usage.Disk{{Mount: "/tmp/run", Total: 18 << 20, Free: 1 << 20}}
+		}, "ended:1:spark2 disk-full::spark2"},
+		"a small disk has room left": {func(e *Evidence) {
+			e.Looks[0].Machine.Disks = []usage.Disk{{Mount: "/tmp/run", Total: 18 << 20, Free: 9 << 20}}
+		}, ""},
 		"completed": {func(e *Evidence) { e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Completed} }, ""},
 		"asleep":    {func(e *Evidence) { e.Job.State, e.Looks = rendezvous.StateAsleep, nil }, ""},
 		"wedged": {func(e *Evidence) {

@@ -202,7 +202,7 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 		add("gpu-silent", 90, "sparkrun doctor --node "+l.Host, "has a GPU of which nvidia-smi tells nothing: %s", why)
 	}
 	for _, d := range l.Machine.Disks {
-		if d.Total > 1<<30 && d.Free < min(d.Total/100, 4<<30) {
+		if d.Free < max(min(d.Total/100, 4<<30), min(d.Total/10, 64<<20)) {
 			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)
 		}
 	}
