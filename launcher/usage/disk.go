@@ -29,7 +29,19 @@ const diskPatience = 100 * time.Millisecond
 type found struct {
 	Disk
 	device        uint64
+	fixed         bool // it cannot be written to
 	read, written *uint64
+}
+
+// Disks are the file systems of folders that can be written to, without rates.
+func Disks(folders ...string) (all []Disk) {
+	d := disks{folders: folders, busy: map[string]bool{}}
+	for _, f := range d.now() {
+		if !f.fixed {
+			all = append(all, f.Disk)
+		}
+	}
+	return all
 }
 
 func (d *disks) now() (all []found) {
@@ -76,7 +88,7 @@ func (d *disks) of(dir string) (f found) {
 		return found{}
 	}
 	size := fs.Bsize
-	f = found{device: st.Dev, Disk: Disk{Mount: mountOf(dir, st.Dev), Total: int64(fs.Blocks) * size,
+	f = found{device: st.Dev, fixed: fs.Flags&unix.ST_RDONLY != 0, Disk: Disk{Mount: mountOf(dir, st.Dev), Total: int64(fs.Blocks) * size,
 		Free: int64(fs.Bavail) * size}}
 	if text, ok := line(fmt.Sprintf("%s/dev/block/%d:%d/stat", d.sys, unix.Major(st.Dev), unix.Minor(st.Dev))); ok {
 		f.read, f.written = ParseBlockStat(text)

@@ -3,10 +3,13 @@ package usage
 import (
 	"cmp"
 	"maps"
+	"os/user"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
@@ -21,6 +24,7 @@ type ranks struct {
 	fs   proc.FS
 	mine map[proc.Stat]mark // of what has been looked at, by Born
 	seen map[rankKey]*spent
+	of   map[int]rankKey // of the last reading
 }
 
 type rankKey struct {
@@ -49,13 +53,14 @@ func (r *ranks) now(ledger []launcher.LedgerEntry, over time.Duration, held map[
 		return e.Phase != launcher.PhaseStarted
 	})
 	if len(ledger) == 0 { // the process table is not read for nothing
-		r.mine, r.seen = nil, nil
+		r.mine, r.seen, r.of = nil, nil, nil
 		return nil
 	}
 	table, _ := r.fs.All()
 	before := r.seen
 	r.seen = map[rankKey]*spent{}
 	of, mains := r.owners(table, ledger)
+	r.of = of
 	byRank := map[rankKey][]proc.Stat{}
 	for _, p := range table {
 		if k, found := of[p.PID]; found {
@@ -105,6 +110,31 @@ func (r *ranks) now(ledger []launcher.LedgerEntry, over time.Duration, held map[
 	}
 	slices.SortFunc(all, func(a, b Rank) int {
 		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Rank, b.Rank))
+	})
+	return all
+}
+
+// othersLeast is from how much of a GPU's memory on a process is told of that is no rank's.
+const othersLeast = 1 << 30
+
+// others are those that hold a GPU's memory and were no rank's in the last reading, the largest first.
+func (r *ranks) others(held map[int]int64) (all []Other) {
+	for pid, n := range held {
+		if _, mine := r.of[pid]; mine || n < othersLeast {
+			continue
+		}
+		o := Other{PID: pid, Name: r.fs.Name(pid), Job: r.markOf(pid).key.Job, GPUMemory: n}
+		var st unix.Stat_t
+		if unix.Stat(string(r.fs)+"/"+strconv.Itoa(pid), &st) == nil {
+			o.User = strconv.FormatUint(uint64(st.Uid), 10)
+			if u, err := user.LookupId(o.User); err == nil {
+				o.User = u.Username
+			}
+		}
+		all = append(all, o)
+	}
+	slices.SortFunc(all, func(a, b Other) int {
+		return cmp.Or(cmp.Compare(b.GPUMemory, a.GPUMemory), cmp.Compare(a.PID, b.PID))
 	})
 	return all
 }

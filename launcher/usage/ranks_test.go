@@ -142,6 +142,15 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// Who holds much of a GPU's memory and is no rank's is told of.
+func TestOthers(t *testing.T) {
+	r := ranks{fs: proc.Here, of: map[int]rankKey{1: {}}}
+	all := r.others(map[int]int64{os.Getpid(): 2 << 30, os.Getppid(): 1 << 20, 1: 4 << 30})
+	if len(all) != 1 || all[0].PID != os.Getpid() || all[0].GPUMemory != 2<<30 || all[0].Name == "" || all[0].User == "" {
+		t.Errorf("%+v", all)
+	}
+}
+
 // This machine is read, and what is told of it is what can be.
 func TestReadHere(t *testing.T) {
 	say := standin(t)

@@ -77,7 +77,9 @@ func (r *Reader) Read(ledger []launcher.LedgerEntry) Machine {
 		r.heat, r.heatAt = heat(r.sys), m.At
 	}
 	m.Heat = r.heat
-	m.Ranks = r.ranks.now(ledger, m.Over, r.smi.Held())
+	held := r.smi.Held()
+	m.Ranks = r.ranks.now(ledger, m.Over, held)
+	m.Others = r.ranks.others(held)
 	r.last = now
 	return m
 }

@@ -24,6 +24,8 @@ type Machine struct {
 	Heat   []Heat  `json:"heat,omitempty"`
 	Ports  []Port  `json:"ports,omitempty"`
 	Ranks  []Rank  `json:"ranks,omitempty"`
+	// Others are the processes of no rank that hold much of a GPU's memory.
+	Others []Other `json:"others,omitempty"`
 
 	// GPUSilent says why nvidia-smi tells nothing of the GPUs; empty: it does, or there is none.
 	GPUSilent string `json:"gpu_silent,omitempty"`
@@ -108,4 +110,13 @@ type Rank struct {
 	GPUMemory *int64        `json:"gpu_memory_bytes,omitempty"` // nvidia-smi --query-compute-apps
 	// State is of the main process: R, S, D, T or Z as proc_pid_stat(5) has them.
 	State string `json:"state,omitempty"`
+}
+
+// Other is a process of no rank.
+type Other struct {
+	PID       int            `json:"pid"`
+	Name      string         `json:"name"`
+	User      string         `json:"user"`
+	Job       launcher.JobID `json:"job_id,omitempty"` // whose mark it bears, as what a job that is over has left
+	GPUMemory int64          `json:"gpu_memory_bytes"`
 }

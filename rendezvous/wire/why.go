@@ -44,6 +44,8 @@ type LookRequest struct {
 	Job launcher.JobID `json:"job,omitempty"` // its ranks; empty: those of all jobs
 	// Stacks has programs asked where they are, by py-spy, with their user's rights.
 	Stacks bool `json:"stacks,omitempty"`
+	// Folders are those whose file systems are of interest.
+	Folders []string `json:"folders,omitempty"`
 }
 
 // NodeLook is what was seen on one node.
@@ -88,23 +90,42 @@ type RankLook struct {
 	// Locked: each thread waits without an end for what only another thread of its process could give.
 	Locked bool `json:"locked,omitempty"`
 	// Signals: it has handlers for signals that people send.
-	Signals bool     `json:"signals,omitempty"`
-	Disk    float64  `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
-	Faults  float64  `json:"faults"` // pages a second that had to be read
-	Swapped int64    `json:"swapped_bytes,omitempty"`
-	Waits   []string `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
-	Group   Cgroup   `json:"cgroup"`
-	Conns   []Conn   `json:"conns,omitempty"`
-	Stacks  []string `json:"stacks,omitempty"` // of its main thread, the innermost function first
-	Dumps   []string `json:"dumps,omitempty"`  // files of NCCL's flight recorder
+	Signals bool             `json:"signals,omitempty"`
+	Disk    float64          `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
+	Faults  float64          `json:"faults"` // pages a second that had to be read
+	Swapped int64            `json:"swapped_bytes,omitempty"`
+	Waits   []string         `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
+	Group   Cgroup           `json:"cgroup"`
+	Conns   []Conn           `json:"conns,omitempty"`
+	Listens []netip.AddrPort `json:"listens,omitempty"`
+	Stacks  []string         `json:"stacks,omitempty"` // of its main thread, the innermost function first
+	Dumps   []string         `json:"dumps,omitempty"`  // files of NCCL's flight recorder
+	// FileLock is the lock for which a thread of it has waited all the while.
+	FileLock *FileLock `json:"file_lock,omitempty"`
+	// Dead are processes below it that have not ended well, and that nobody has waited for.
+	Dead []DeadChild `json:"dead,omitempty"`
 	// Unseen says why there are no stacks.
 	Unseen string `json:"unseen,omitempty"`
+}
+
+// FileLock is a file's, and who holds it, as /proc/locks has it.
+type FileLock struct {
+	File   string      `json:"file"`
+	Holder BusyProgram `json:"holder"`          // without PID: it is not told, as of one on another machine
+	Works  bool        `json:"works,omitempty"` // it uses the processor, or waits for a disk or the network
+}
+
+// DeadChild is a zombie.
+type DeadChild struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"`
+	End  string `json:"end"` // "exit 1", "killed by SIGKILL (9)"
 }
 
 // ThreadLook is how one thread is.
 type ThreadLook struct {
 	State string `json:"state"` // R, S, D, T, t or Z
-	// In is what it waits for: lock, sleep, network, poll, pipe, terminal, child, disk, frozen; empty: it runs, or waits
+	// In is what it waits for: lock, file lock, sleep, network, poll, pipe, terminal, child, disk, frozen; empty: it runs, or waits
 	// for something else, of which At is the function of the kernel.
 	In  string `json:"in,omitempty"`
 	At  string `json:"at,omitempty"`
@@ -134,4 +155,6 @@ type Conn struct {
 	TotalAgain uint32 `json:"total_again"`
 	Tries      uint8  `json:"tries"`  // how often in a row the oldest has been sent again
 	Queued     uint32 `json:"queued"` // bytes that are not acknowledged or not sent
+	// Idle is for how long no data has gone either way.
+	Idle time.Duration `json:"idle_ns"`
 }

@@ -17,13 +17,13 @@ import (
 // connsMost bounds the connections of a rank that are told of: those with most trouble.
 const connsMost = 64
 
-// connections are this host's TCP connections by inode; empty where the kernel does not tell (INET_DIAG).
+// connections are this host's TCP connections by inode, and where it listens; empty where the kernel does not tell (INET_DIAG).
 func connections() map[uint64]*netlink.InetDiagTCPInfoResp {
 	found := map[uint64]*netlink.InetDiagTCPInfoResp{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		all, _ := netlink.SocketDiagTCPInfo(family)
 		for _, c := range all {
-			if s := c.InetDiagMsg; s != nil && c.TCPInfo != nil && s.INode != 0 && s.State != netlink.TCP_LISTEN {
+			if s := c.InetDiagMsg; s != nil && c.TCPInfo != nil && s.INode != 0 {
 				found[uint64(s.INode)] = c
 			}
 		}
@@ -31,9 +31,10 @@ func connections() map[uint64]*netlink.InetDiagTCPInfoResp {
 	return found
 }
 
-// connsOf are those of some processes, how they changed, and how many bytes waited in each at most.
+// connsOf are those of some processes, how they changed, and how many bytes waited in each at most; and where they
+// listen.
 func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagTCPInfoResp,
-	queued map[uint64]uint32) (out []wire.Conn) {
+	queued map[uint64]uint32) (out []wire.Conn, listens []netip.AddrPort) {
 	seen := map[uint64]bool{}
 	for _, pid := range pids {
 		for _, inode := range fs.Sockets(pid) {
@@ -43,10 +44,15 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 			}
 			seen[inode] = true
 			t, s := c.TCPInfo, c.InetDiagMsg
+			if s.State == netlink.TCP_LISTEN {
+				listens = append(listens, addrPort(s.ID.Source, s.ID.SourcePort))
+				continue
+			}
 			conn := wire.Conn{
 				Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: time.Duration(t.Min_rtt) * time.Microsecond,
 				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: max(s.WQueue, queued[inode]),
+				Idle: time.Duration(min(t.Last_data_sent, t.Last_data_recv)) * time.Millisecond,
 			}
 			if was := before[inode]; was != nil {
 				conn.Sent, conn.Again = t.Data_segs_out-was.TCPInfo.Data_segs_out, again(t)-min(again(t), again(was.TCPInfo))
@@ -57,7 +63,8 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 	slices.SortStableFunc(out, func(a, b wire.Conn) int {
 		return cmp.Or(cmp.Compare(b.Tries, a.Tries), cmp.Compare(b.Again, a.Again), cmp.Compare(b.Queued, a.Queued))
 	})
-	return out[:min(len(out), connsMost)]
+	slices.SortFunc(listens, netip.AddrPort.Compare)
+	return out[:min(len(out), connsMost)], listens[:min(len(listens), connsMost)]
 }
 
 // again counts segments that had to be sent again: not those of which the other end said that it had them (DSACK), as

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/launcher/usage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -41,6 +42,7 @@ type watched struct {
 	threads map[int]proc.Thread // by TID
 	held    proc.Held
 	faults  uint64
+	dead    []int
 	disk    int // glances at which a thread waited for a disk
 	seen    int
 }
@@ -78,7 +80,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	out.Busy = w.busy(now, before, ranks, out.Over)
 	for _, k := range ranks {
 		w.second(k, before, out.Over)
-		k.look.Conns = connsOf(w.cfg.Proc, k.pids, conns, after, queued)
+		k.look.Conns, k.look.Listens = connsOf(w.cfg.Proc, k.pids, conns, after, queued)
 	}
 	if r.Stacks {
 		w.stacks(ctx, ranks)
@@ -88,6 +90,12 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	}
 	var err error
 	out.Machine, err = w.cfg.Machine(ctx)
+	out.Machine.Disks = slices.Clone(out.Machine.Disks) // others may get the same reading
+	for _, d := range usage.Disks(r.Folders...) {
+		if !slices.ContainsFunc(out.Machine.Disks, func(o usage.Disk) bool { return o.Mount == d.Mount }) {
+			out.Machine.Disks = append(out.Machine.Disks, d)
+		}
+	}
 	if past := w.cfg.Past(); len(past) > 0 {
 		out.Past = past[max(0, len(past)-pastMinutes):]
 	}
@@ -185,7 +193,7 @@ func (w *Why) first(k *watched, before map[int]proc.Work) {
 		}
 		k.faults += before[pid].Faults
 	}
-	k.held = w.cfg.Proc.Held(w.cfg.Groups, k.pids[len(k.pids)-1])
+	k.held, k.dead = w.cfg.Proc.Held(w.cfg.Groups, k.pids[len(k.pids)-1]), w.dead(k.pids)
 }
 
 // glance notes whether a rank waits for a disk at this moment, or for memory, which looks the same.
@@ -203,6 +211,7 @@ func (w *Why) glance(k *watched) {
 func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	l, fs := &k.look, w.cfg.Proc
 	l.PID = w.program(k)
+	l.Dead = w.failed(k)
 	l.Name, l.Tracer = fs.Name(l.PID), fs.Tracer(l.PID)
 	l.Signals = fs.Handles(l.PID, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTERM, unix.SIGALRM)
 	cores := func(d time.Duration) float64 { return max(0, d.Seconds()/over.Seconds()) }
@@ -242,6 +251,9 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 			case idle && strings.HasPrefix(at, "do_wait"):
 			default:
 				locked = -1 << 20 // it may yet be woken
+			}
+			if known && t.Ran == was.Ran && l.FileLock == nil {
+				l.FileLock = w.fileLock(pid, t.TID, before)
 			}
 			if pid == l.PID && t.TID == pid {
 				l.Main = wire.ThreadLook{State: string(t.State), At: at, Ran: t.Ran - was.Ran, In: w.waitsFor(pid, t, at)}
@@ -287,6 +299,8 @@ func (w *Why) waitsFor(pid int, t proc.Thread, at string) string {
 		return "disk"
 	case has("futex"):
 		return "lock"
+	case has(forFile...):
+		return "file lock"
 	case has("nanosleep"):
 		return "sleep"
 	case has("ep_poll", "epoll", "poll_schedule", "do_poll", "do_select"):
@@ -319,10 +333,7 @@ func (w *Why) busy(now []proc.Stat, before map[int]proc.Work, ranks []*watched,
 		is, ok := w.cfg.Proc.Work(p.PID)
 		if cpu := (is.CPU - was.CPU).Seconds() / over.Seconds(); known && ok && !own[p.PID] && cpu >= busyLeast {
 			b := wire.BusyProgram{PID: p.PID, Name: path.Base(w.cfg.Proc.Name(p.PID)), CPU: cpu}
-			mark, _ := w.cfg.Proc.Env(p.PID, "SPARKRUN_GANG")
-			if job, _, _ := strings.Cut(mark, "."); launcher.IsName(job) { // anybody can set it
-				b.Job = launcher.JobID(job)
-			}
+			b.Job = w.jobOf(p.PID)
 			out = append(out, b)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
@@ -39,6 +41,67 @@ func TestStoppedProcessIsLookedAt(t *testing.T) {
 	}
 	if all := proc.Here.Threads(os.Getpid(), 1); len(all) != 1 || all[0].TID != os.Getpid() {
 		t.Errorf("the main thread is not the first: %+v", all)
+	}
+}
+
+// Who waits for a file's lock is found, and who holds it.
+func TestFileLock(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.lock")
+	start := func(args ...string) int {
+		c := exec.CommandContext(t.Context(), "flock", append([]string{"--no-fork", file}, args...)...)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		return c.Process.Pid
+	}
+	holder := start("sleep", "60")
+	for proc.Here.Name(holder) != "sleep" {
+		runtime.Gosched()
+	}
+	waits := start("true")
+	for proc.Here.LockHolder(waits, inode(t, file)) == 0 {
+		runtime.Gosched()
+	}
+	var got *wire.FileLock
+	for w := New(Config{Proc: proc.Here}); got == nil; {
+		got = w.fileLock(waits, waits, map[int]proc.Work{holder: {CPU: time.Hour}})
+	}
+	want := &wire.FileLock{File: file, Holder: wire.BusyProgram{PID: holder, Name: "sleep", CPU: got.Holder.CPU}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func inode(t *testing.T, file string) uint64 {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Stat(file, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+// A process that has not ended well, and that nobody has waited for, is told of; not one that has.
+func TestDeadChildren(t *testing.T) {
+	k := &watched{root: os.Getpid(), pids: []int{os.Getpid()}}
+	for _, text := range []string{"exit 3", "kill -SEGV $$", "exit 0"} {
+		c := exec.CommandContext(t.Context(), "sh", "-c", text)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer c.Wait() //nolint:errcheck // it has failed
+		k.pids = append(k.pids, c.Process.Pid)
+		if err := unix.Waitid(unix.P_PID, c.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := New(Config{Proc: proc.Here})
+	k.dead = w.dead(k.pids)
+	want := []wire.DeadChild{{PID: k.pids[1], Name: "sh", End: "exit 3"}, {PID: k.pids[2], Name: "sh",
+		End: "killed by SIGSEGV (11)"}}
+	if d := cmp.Diff(want, w.failed(k)); d != "" {
+		t.Error(d)
 	}
 }
 

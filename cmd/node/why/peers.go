@@ -3,7 +3,6 @@ package why
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +66,8 @@ func list(ranks []wire.RankLook) string {
 }
 
 // peers says which ranks wait for which. Those of several stages do different things; and those of a service wait for
-// each other as long as there are no requests: once it has been ready, it is judged by its answers.
+// each other as long as there are no requests: once it has been ready, it is judged by its answers. Nobody is sure of
+// what has not lasted.
 func (e Evidence) peers() (out []wire.WhyFinding) {
 	if e.Job == nil || e.Job.Plan.World < 2 || len(e.Job.Spec.Steps()) > 1 ||
 		e.Job.Service != nil && e.Job.Service.State != launcher.ServiceStarting {
@@ -84,21 +84,28 @@ func (e Evidence) peers() (out []wire.WhyFinding) {
 	if len(all) < 2 {
 		return nil
 	}
-	if out = e.missing(all); slices.ContainsFunc(all, func(r wire.RankLook) bool { return len(r.Stacks) == 0 }) {
-		out = append(out, byKernel(e, all)...)
-	} else {
-		out = append(out, byStacks(e, all)...)
+	switch out = e.missing(all); {
+	case len(out) > 0:
+	case slices.ContainsFunc(all, func(r wire.RankLook) bool { return len(r.Stacks) == 0 }):
+		out = byKernel(e, all)
+	default:
+		out = byStacks(e, all)
 	}
 	if len(out) == 0 {
-		out = e.slowest(all)
+		out = append(e.slowest(all), e.computes(all)...)
 	}
-	if i := slices.IndexFunc(all, func(r wire.RankLook) bool { return len(r.Dumps) > 0 }); i >= 0 && len(out) == 0 {
+	if i := slices.IndexFunc(all, func(r wire.RankLook) bool { return len(r.Dumps) > 0 }); i >= 0 && len(sure(out)) == 0 {
 		r := all[i]
 		out = append(out, wire.WhyFinding{Code: "gave-up-waiting", Sure: 65, Rank: new(r.Rank), Host: r.Host,
 			Text:     fmt.Sprintf("rank %d on %s has waited for others in NCCL until its time was up", r.Rank, r.Host),
 			Evidence: []string{recorder(r)}, Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, r.Rank)})
 	}
 	return out
+}
+
+// sure leaves out what is none yet.
+func sure(all []wire.WhyFinding) []wire.WhyFinding {
+	return slices.DeleteFunc(slices.Clone(all), func(f wire.WhyFinding) bool { return f.Sure == 0 })
 }
 
 func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string) wire.WhyFinding {
@@ -131,9 +138,8 @@ func where(r wire.RankLook) string {
 	if len(r.Stacks) > 0 {
 		return text + ", in " + strings.Join(r.Stacks[:min(len(r.Stacks), 3)], " < ")
 	}
-	words := map[string]string{"lock": "a lock", "sleep": "a time to pass", "network": "the network",
-		"poll": "descriptors",
-		"pipe": "a pipe", "terminal": "input", "child": "a child", "disk": "a disk"}
+	words := map[string]string{"lock": "a lock", "file lock": "a file's lock", "sleep": "a time to pass",
+		"network": "the network", "poll": "descriptors", "pipe": "a pipe", "terminal": "input", "child": "a child", "disk": "a disk"}
 	switch word := words[r.Main.In]; {
 	case word != "":
 		text += ", waits for " + word + " in " + r.Main.At
@@ -167,7 +173,7 @@ func byStacks(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 	switch {
 	case len(waiting) > 0 && len(late) > 0:
 		in := meeting(waiting[0].Stacks)
-		return []wire.WhyFinding{waitFinding(e, late, waiting, 85, " in "+in)}
+		return e.onceLasted(waitFinding(e, late, waiting, 85, " in "+in), late, waiting)
 	case len(idle) == len(all) && len(names) > 1:
 		f := wire.WhyFinding{Code: "wait-apart", Sure: 70,
 			Text:   "its ranks wait for each other in different calls, which never meet",
@@ -175,7 +181,7 @@ func byStacks(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 		for _, r := range all[:min(len(all), 4)] {
 			f.Evidence = append(f.Evidence, where(r))
 		}
-		return []wire.WhyFinding{f}
+		return e.onceLasted(f, nil, all)
 	case len(idle) == len(all):
 		f := wire.WhyFinding{Code: "all-wait", Sure: 40, Text: "all its ranks wait in the same call, and nothing moves",
 			Evidence: []string{where(all[0])}, Remedy: "sparkrun doctor"}
@@ -185,7 +191,7 @@ func byStacks(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 				break
 			}
 		}
-		return []wire.WhyFinding{f}
+		return e.onceLasted(f, nil, all)
 	}
 	return nil
 }
@@ -213,7 +219,7 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 	if len(waiting) == len(all) && sure == 60 {
 		return e.fellSilent(all)
 	}
-	if len(late) == 0 || len(waiting) == 0 || !joined(e, all) {
+	if len(late) == 0 || len(waiting) == 0 || !joined(all) {
 		return nil
 	}
 	f := waitFinding(e, late, waiting, sure, "")
@@ -224,14 +230,14 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 	if why := late[0].Unseen; why != "" {
 		f.Evidence = append(f.Evidence, "where in the program is not known: "+why)
 	}
-	return []wire.WhyFinding{f}
+	return e.onceLasted(f, late, waiting)
 }
 
 // slowest is a rank that has long done several times the work of each other one, while they take part in each step and
 // wait for it in the rest of the time. Rank 0 may have more to do, and one that serves all others has as many times.
 func (e Evidence) slowest(all []wire.RankLook) []wire.WhyFinding {
 	late := slices.MaxFunc(all, func(a, b wire.RankLook) int { return cmp.Compare(a.CPU, b.CPU) })
-	if late.Rank == 0 || late.CPU < 4*quiet || e.Now.Sub(late.Since) < 30*time.Second || !joined(e, all) {
+	if late.Rank == 0 || late.CPU < 4*quiet || e.Now.Sub(late.Since) < 30*time.Second || !joined(all) {
 		return nil
 	}
 	var rest []wire.RankLook
@@ -255,7 +261,7 @@ func (e Evidence) slowest(all []wire.RankLook) []wire.WhyFinding {
 // requests, what meets nowhere may have nothing to do, and ranks may wait for their GPUs.
 func (e Evidence) fellSilent(all []wire.RankLook) []wire.WhyFinding {
 	st := e.Job.Spec.MainStage()
-	if e.Job.Spec.Service != nil || st == nil || !st.UsesPort || !joined(e, all) {
+	if e.Job.Spec.Service != nil || st == nil || !st.UsesPort || !joined(all) {
 		return nil
 	}
 	for _, l := range e.Looks {
@@ -273,7 +279,7 @@ func (e Evidence) fellSilent(all []wire.RankLook) []wire.WhyFinding {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("%s; in the minutes before %.2f", where(r), before))
 	}
 	f.Evidence = f.Evidence[:min(len(f.Evidence), 4)]
-	return []wire.WhyFinding{f}
+	return e.onceLasted(f, nil, all)
 }
 
 // before is how many cores a rank used in the median of the last minutes; 0: not known.
@@ -281,10 +287,8 @@ func (e Evidence) before(r wire.RankLook) float64 {
 	var all []float64
 	for _, l := range e.Looks {
 		for _, m := range l.Past {
-			for _, u := range m.Ranks {
-				if u.Job == r.Job && u.Rank == r.Rank && u.CPU != nil {
-					all = append(all, *u.CPU)
-				}
+			if u, ran := useOf(m, r); ran && u.CPU != nil {
+				all = append(all, *u.CPU)
 			}
 		}
 	}
@@ -295,19 +299,9 @@ func (e Evidence) before(r wire.RankLook) float64 {
 }
 
 // joined reports whether ranks have connections to each other.
-func joined(e Evidence, all []wire.RankLook) bool {
-	local := map[netip.AddrPort]int{}
-	for _, r := range all {
-		for _, c := range r.Conns {
-			local[c.Local] = r.Rank
-		}
-	}
-	for _, r := range all {
-		for _, c := range r.Conns {
-			if of, known := local[c.Remote]; known && of != r.Rank {
-				return true
-			}
-		}
+func joined(all []wire.RankLook) bool {
+	for range between(all) {
+		return true
 	}
 	return false
 }
@@ -326,7 +320,7 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 	for _, r := range all {
 		there := slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Remote.Port()) == port })
 		switch {
-		case there && waitsForPeers(r):
+		case there && r.CPU < 2*quiet: // torch's rank 0 sleeps between two looks at who has come
 			came = append(came, r)
 		case !there && slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
 			if waitsForPeers(r) {
@@ -342,7 +336,8 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 	if len(came) == 0 || len(late) == 0 || len(came)+len(late) < len(all)-1 {
 		return nil
 	}
-	f := waitFinding(e, late, append(hosts, came...), 65, fmt.Sprintf(" at %s:%d, where ranks meet", e.Job.Plan.Head, port))
+	waiting := slices.Concat(hosts, came)
+	f := waitFinding(e, late, waiting, 65, fmt.Sprintf(" at %s:%d, where ranks meet", e.Job.Plan.Head, port))
 	f.Code = "not-come"
-	return []wire.WhyFinding{f}
+	return e.onceLasted(f, late, waiting)
 }

@@ -25,7 +25,9 @@ type Evidence struct {
 	Nodes []wire.NodeStatus
 	Looks []wire.NodeLook
 	// Fabric is what inventories and counters have against the job's machines, or the machine.
-	Fabric  []envgen.Finding
+	Fabric []envgen.Finding
+	// Knocked is what became of a connection to the agents of machines that are away, by host.
+	Knocked map[string]knocked
 	Problem string // why there is no leader; empty: there is one
 }
 
@@ -41,6 +43,9 @@ func Rank(e Evidence) []wire.WhyFinding {
 	}
 	if e.Job != nil && e.Job.Outcome != nil {
 		add(e.ended()...)
+		for _, l := range e.Looks {
+			add(e.machine(l)...)
+		}
 		return found
 	}
 	if e.Job != nil {
@@ -48,6 +53,7 @@ func Rank(e Evidence) []wire.WhyFinding {
 		add(e.attempts()...)
 		add(e.away()...)
 		add(e.service()...)
+		add(sure(e.wrongPort())...)
 	} else {
 		add(e.node()...)
 	}
@@ -61,7 +67,7 @@ func Rank(e Evidence) []wire.WhyFinding {
 	}
 	add(e.clocks()...)
 	add(e.connections()...)
-	add(e.peers()...)
+	add(sure(e.peers())...)
 	slices.SortStableFunc(found, func(a, b wire.WhyFinding) int { return cmp.Compare(b.Sure, a.Sure) })
 	return e.byLink(found)
 }
@@ -231,7 +237,7 @@ func (e Evidence) away() (out []wire.WhyFinding) {
 		if since, known := e.Job.AwaySince[host]; known {
 			f.Evidence = append(f.Evidence, "for "+e.ago(since))
 		}
-		out = append(out, f)
+		out = append(out, e.Knocked[host].of(f))
 	}
 	for _, host := range e.Job.FabricOnly {
 		out = append(out, wire.WhyFinding{Code: "fabric-only", Sure: 50, Host: host, Remedy: "sparkrun doctor --node " +
@@ -280,6 +286,7 @@ func (e Evidence) node() []wire.WhyFinding {
 				f.Evidence = append(f.Evidence, name(j.Spec)+" of "+j.Spec.User+" has ranks there")
 			}
 		}
+		f = e.Knocked[n.Host].of(f)
 	case n.State == "joined":
 		f.Code, f.Sure, f.Text = "no-agent", 90, n.Host+" has joined, and its agent has not started"
 	case n.State == "drained":

@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ func conn(from, to int) wire.Conn {
 		return netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:%d", i, port))
 	}
 	return wire.Conn{Local: at(from+1, 4000+10*from+to), Remote: at(to+1, 4000+10*to+from), RTT: 60 * time.Microsecond,
-		MinRTT: 30 * time.Microsecond, Sent: 1000}
+		MinRTT: 30 * time.Microsecond, Sent: 1000, Idle: 8 * time.Minute}
 }
 
 // running is a job of three ranks on three machines that is well: each waits for the others a part of the time.
@@ -68,32 +69,36 @@ func idles(in string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 0.01, 0.01, wire.ThreadLook{State: "S", In: in, At: in} }
 }
 
-// tenTimes has one rank work ten times as much as the others, which meet it in each step.
-func tenTimes(e *Evidence, one int) {
-	each(e, -1, func(r *wire.RankLook) {
-		r.CPU, r.Mean, r.Top, r.Main = 0.03, 0.03, 0.03, wire.ThreadLook{State: "S", In: "network", At: "wait_woken", Ran: 40}
-	})
-	e.Looks[one].Ranks[0].CPU, e.Looks[one].Ranks[0].Mean = 0.3, 0.3
-	e.Looks[2].Ranks[0].Main = wire.ThreadLook{State: "R", Ran: 40} // it has just been woken
-}
-
-func stacks(frames ...string) func(*wire.RankLook) {
-	return func(r *wire.RankLook) { r.Stacks = frames }
-}
-
 func flap(ago time.Duration) []envgen.LinkChange {
 	return []envgen.LinkChange{{At: now.Add(-ago), Slot: "s", Port: "port 0", Up: new(false)},
 		{At: now.Add(-ago + time.Second), Slot: "s", Port: "port 0", Up: new(true)}}
+}
+
+// rankRow changes what is seen of a job that is well. Want are the codes with rank and host, the first first; empty:
+// nothing is found; "later": once it has gone on for a minute, and not before.
+type rankRow struct {
+	change func(*Evidence)
+	want   string
+}
+
+// elsewhere has a service that is still starting listen at some addresses.
+func (e *Evidence) elsewhere(at ...string) {
+	e.Job.Spec.Service = &launcher.Service{Port: launcher.Value{{Ref: launcher.PortNamed("http")}}}
+	e.Job.Spec.Stages[0].Ports = []launcher.NamedPort{{Name: "http", At: 8000}}
+	e.Job.Plan.Nodes[0].Addrs = []netip.Addr{netip.MustParseAddr("10.0.0.1")}
+	e.Job.State = rendezvous.StateStarts
+	each(e, -1, idles("poll"))
+	each(e, -1, func(r *wire.RankLook) { r.Conns = nil })
+	for _, a := range at {
+		e.Looks[0].Ranks[0].Listens = append(e.Looks[0].Ranks[0].Listens, netip.MustParseAddrPort(a))
+	}
 }
 
 func TestRank(t *testing.T) {
 	second := func(change func(*wire.RankLook)) func(*Evidence) {
 		return func(e *Evidence) { change(&e.Looks[1].Ranks[0]) }
 	}
-	for name, tt := range map[string]struct {
-		change func(*Evidence)
-		want   string // codes with rank and host, the first first; empty: nothing is found
-	}{
+	rows := map[string]rankRow{
 		"a GPU's driver hangs": {func(e *Evidence) {
 			e.Job.Spec.GPUs, e.Looks[1].Machine.GPUSilent = launcher.AllGPUs, "the driver hangs"
 		}, "gpu-silent::spark2"},
@@ -134,8 +139,44 @@ func TestRank(t *testing.T) {
 		"hangs": {second(func(r *wire.RankLook) {
 			r.Disk, r.CPU, r.Main = 1, 0, wire.ThreadLook{State: "D", In: "disk", At: "rpc_wait_bit_killable"}
 		}), "rank-hangs:1:spark2"},
-		"quota":   {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
-		"starved": {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
+		"waits for a file's lock": {second(func(r *wire.RankLook) {
+			r.FileLock = &wire.FileLock{File: "/hf/4f1c.lock", Holder: wire.BusyProgram{PID: 4711, Name: "flock"}}
+		}), "file-locked:1:spark2"},
+		"waits for the lock of a file that another rank loads": {second(func(r *wire.RankLook) {
+			r.FileLock = &wire.FileLock{File: "/hf/4f1c.lock", Holder: wire.BusyProgram{PID: 4711, Job: "aaaa"}, Works: true}
+		}), ""},
+		"another rank has the lock, and does nothing": {second(func(r *wire.RankLook) {
+			r.FileLock = &wire.FileLock{File: "/hf/4f1c.lock", Holder: wire.BusyProgram{PID: 4711, Job: "aaaa"}}
+		}), "file-locked:1:spark2"},
+		"its engine is dead": {second(func(r *wire.RankLook) {
+			r.Dead = []wire.DeadChild{{PID: 7, Name: "VLLM::EngineCor", End: "killed by SIGKILL (9)"}}
+		}), "child-dead:1:spark2"},
+		"a stranger has the GPU's memory": {func(e *Evidence) {
+			e.Job.Spec.GPUs = launcher.AllGPUs
+			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", GPUMemory: 60 << 30}}
+		}, "gpu-held::spark2"},
+		"a stranger has little of the GPU's memory": {func(e *Evidence) {
+			e.Job.Spec.GPUs = launcher.AllGPUs
+			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", GPUMemory: 3 << 30}}
+		}, ""},
+		"a stranger has the GPU's memory, and the job uses none": {func(e *Evidence) {
+			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", GPUMemory: 60 << 30}}
+		}, ""},
+		"another job has the GPU's memory": {func(e *Evidence) {
+			e.Job.Spec.GPUs = launcher.AllGPUs
+			other := *e.Job
+			other.Spec.ID = "bbbb"
+			e.Open = []rendezvous.JobStatus{other}
+			e.Looks[1].Machine.Others = []usage.Other{{PID: 4711, Name: "python", User: "bob", Job: "bbbb", GPUMemory: 60 << 30}}
+		}, ""},
+		"it listens at another port": {func(e *Evidence) { e.elsewhere("0.0.0.0:8080") }, "later wrong-port:0:spark1"},
+		"it listens on loopback":     {func(e *Evidence) { e.elsewhere("127.0.0.1:8080") }, ""},
+		"it listens where ranks meet, and at ports of the kernel's choice": {func(e *Evidence) {
+			e.elsewhere("10.0.0.1:29500", "10.0.0.1:41233")
+		}, ""},
+		"it listens at its port as well": {func(e *Evidence) { e.elsewhere("[::]:8080", "[::]:8000") }, ""},
+		"quota":                          {second(func(r *wire.RankLook) { r.Group.Throttled = 0.7 }), "throttled:1:spark2"},
+		"starved":                        {second(func(r *wire.RankLook) { r.CPU, r.Queued = 0.3, 0.7 }), "starved:1:spark2"},
 		"starved on all machines, by strangers": {func(e *Evidence) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
@@ -160,7 +201,7 @@ func TestRank(t *testing.T) {
 				m := usage.Machine{Ranks: []usage.Rank{{Job: "aaaa", Rank: i, CPU: new(0.8)}}}
 				e.Looks[i].Past, e.Looks[i].Machine.GPUs = []usage.Machine{m, m}, nil
 			}
-		}, "fell-silent::"},
+		}, "later fell-silent::"},
 		"idle GPU": {func(e *Evidence) {
 			e.Looks[2].Machine.GPUs[0].MHz, e.Looks[2].Machine.GPUs[0].Busy = new(207.0), new(0.0)
 		}, ""},
@@ -224,69 +265,6 @@ func TestRank(t *testing.T) {
 			m.Ranks = []usage.Rank{{Job: "aaaa", GPUMemory: new(int64(1 << 30))}}
 			m.Ports = []usage.Port{{Name: "port 0", EtherOut: new(2e9), RDMAOut: new(0.0)}}
 		}, "no-rdma::spark1"},
-		"one works ten times as much":    {func(e *Evidence) { tenTimes(e, 1) }, "slowest-rank:1:spark2"},
-		"rank 0 works ten times as much": {func(e *Evidence) { tenTimes(e, 0) }, ""},
-		"one works ten times as much for a moment": {func(e *Evidence) {
-			tenTimes(e, 1)
-			each(e, 1, func(r *wire.RankLook) { r.Mean = 0.7 })
-		}, ""},
-		"one sleeps, by the kernel": {func(e *Evidence) {
-			each(e, 2, idles("lock"))
-			idles("sleep")(&e.Looks[2].Ranks[0])
-		}, "waits-for-rank:2:spark3"},
-		"one sleeps, and none is connected to another": {func(e *Evidence) {
-			each(e, 2, idles("poll"))
-			idles("sleep")(&e.Looks[2].Ranks[0])
-			each(e, -1, func(r *wire.RankLook) { r.Conns = nil })
-		}, ""},
-		"one sleeps, by stacks": {func(e *Evidence) {
-			each(e, 2, func(r *wire.RankLook) { r.CPU = 1 }) // NCCL spins
-			each(e, 2, stacks("synchronize (cuda.py:4)", "barrier (distributed_c10d.py:9)"))
-			idles("sleep")(&e.Looks[2].Ranks[0])
-			e.Looks[2].Ranks[0].Stacks = []string{"load (data.py:7)"}
-		}, "waits-for-rank:2:spark3"},
-		"one sleeps, and NCCL of the others spins": {func(e *Evidence) {
-			each(e, 2, func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 1.02, 1, wire.ThreadLook{State: "R", Ran: 30} })
-			idles("sleep")(&e.Looks[2].Ranks[0])
-		}, "waits-for-rank:2:spark3"},
-		"one looks from time to time at those that work": {func(e *Evidence) {
-			each(e, 0, func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 1.02, 1, wire.ThreadLook{State: "R", Ran: 30} })
-			idles("sleep")(&e.Looks[0].Ranks[0])
-			e.Looks[0].Ranks[0].Main.Ran = 2
-		}, ""},
-		"one waits for its loader, by stacks": {func(e *Evidence) {
-			each(e, 2, idles("lock"))
-			each(e, 2, stacks("all_reduce (d.py:1)"))
-			idles("poll")(&e.Looks[2].Ranks[0])
-			e.Looks[2].Ranks[0].Stacks = []string{"recv (multiprocessing/connection.py:5)", "load (a.py:7)"}
-		}, "waits-for-rank:2:spark3"},
-		"a service has no requests": {func(e *Evidence) {
-			e.Job.Spec.Service, e.Job.Service = &launcher.Service{}, &launcher.ServiceSeen{State: launcher.ServiceReady}
-			each(e, -1, idles("poll"))
-			each(e, -1, stacks("recv (shm_broadcast.py:4)"))
-			e.Looks[0].Ranks[0].Stacks = []string{"select (selectors.py:5)"}
-		}, ""},
-		"Ray's head sleeps": {func(e *Evidence) {
-			e.Job.Spec.Stages = append([]launcher.Stage{{Name: "head"}}, e.Job.Spec.Stages...)
-			each(e, -1, idles("poll"))
-			idles("sleep")(&e.Looks[0].Ranks[0])
-		}, ""},
-		"NCCL gave up waiting": {func(e *Evidence) {
-			e.Looks[1].Ranks[0].Dumps = []string{"/tmp/nccl_trace_rank_1"}
-		}, "gave-up-waiting:1:spark2"},
-		"they wait in different calls": {func(e *Evidence) {
-			each(e, -1, idles("lock"))
-			each(e, 0, stacks("all_reduce (d.py:1)"))
-			e.Looks[0].Ranks[0].Stacks = []string{"barrier (d.py:2)"}
-		}, "wait-apart::"},
-		"one has not come": {func(e *Evidence) {
-			each(e, -1, func(r *wire.RankLook) {
-				idles("network")(r)
-				r.Port, r.Conns = 29500, []wire.Conn{{Remote: netip.MustParseAddrPort("10.0.0.1:29500")}}
-			})
-			idles("sleep")(&e.Looks[1].Ranks[0])
-			e.Looks[1].Ranks[0].Conns = nil
-		}, "not-come:1:spark2"},
 
 		"away": {func(e *Evidence) {
 			e.Job.Away, e.Looks = []string{"spark3"}, e.Looks[:2]
@@ -320,6 +298,14 @@ func TestRank(t *testing.T) {
 			e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1: exit 3",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 		}, "again:1:spark2 failed-before::"},
+		"ended, and the disk is full": {func(e *Evidence) {
+			e.Job.Outcome, e.Looks = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 on spark2: killed by SIGABRT (6)",
+				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}, e.Looks[1:2]
+			e.Looks[0].Machine.Disks = []usage.Disk{{Mount: "/tmp/run", Total: 18 << 20, Free: 1 << 20}}
+		}, "ended:1:spark2 disk-full::spark2"},
+		"a small disk has room left": {func(e *Evidence) {
+			e.Looks[0].Machine.Disks = []usage.Disk{{Mount: "/tmp/run", Total: 18 << 20, Free: 9 << 20}}
+		}, ""},
 		"completed": {func(e *Evidence) { e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Completed} }, ""},
 		"asleep":    {func(e *Evidence) { e.Job.State, e.Looks = rendezvous.StateAsleep, nil }, ""},
 		"wedged": {func(e *Evidence) {
@@ -333,9 +319,20 @@ func TestRank(t *testing.T) {
 		"a machine is drained": {func(e *Evidence) {
 			e.Job, e.Node = nil, &wire.NodeStatus{Host: "spark2", State: "drained", Why: "by ada"}
 		}, "drained::spark2"},
-	} {
+	}
+	maps.Copy(rows, waitRows)
+	for name, tt := range rows {
 		e := running()
 		tt.change(&e)
+		want, lasts := strings.CutPrefix(tt.want, "later ")
+		if lasts {
+			if found := Rank(e); len(found) > 0 || !slices.ContainsFunc(e.looked(), func(text string) bool {
+				return strings.Contains(text, "for less than a minute: ask again")
+			}) {
+				t.Errorf("%s, for a moment: %+v, %q", name, found, e.looked())
+			}
+			goOn(&e, 1)
+		}
 		var got []string
 		for _, f := range Rank(e) {
 			rank := ""
@@ -347,7 +344,7 @@ func TestRank(t *testing.T) {
 				t.Errorf("%s: %+v", name, f)
 			}
 		}
-		if d := cmp.Diff(tt.want, strings.Join(got, " ")); d != "" {
+		if d := cmp.Diff(want, strings.Join(got, " ")); d != "" {
 			t.Errorf("%s: %s", name, d)
 		}
 	}
@@ -418,6 +415,7 @@ func TestWordsOfFindings(t *testing.T) {
 			e.Looks[0].Ranks[0].Conns = []wire.Conn{{Local: netip.MustParseAddrPort("10.0.0.1:29500")}}
 			e.Looks[2].Ranks[0].Conns = []wire.Conn{{Remote: netip.MustParseAddrPort("10.0.0.1:29500")}}
 			idles("sleep")(&e.Looks[1].Ranks[0])
+			goOn(e, 1)
 		},
 			"rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
 	} {

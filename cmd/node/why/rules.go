@@ -49,6 +49,7 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 			"a wait that no signal ends")+": a disk, a file system or a device does not answer",
 			beside("dmesg"), program, "its threads wait in "+strings.Join(r.Waits, ", "))
 	}
+	e.files(l.Host, r, add)
 	if g := r.Group; g.Throttled >= 0.1 {
 		add("throttled", 85, "is held back by its quota of processor time for "+share(g.Throttled), "", g.Quota, used(r),
 			e.peersUse(r))
@@ -201,11 +202,44 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 		add("gpu-silent", 90, "sparkrun doctor --node "+l.Host, "has a GPU of which nvidia-smi tells nothing: %s", why)
 	}
 	for _, d := range l.Machine.Disks {
-		if d.Total > 1<<30 && d.Free < min(d.Total/100, 4<<30) {
+		if d.Free < max(min(d.Total/100, 4<<30), min(d.Total/10, 64<<20)) {
 			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)
 		}
 	}
-	return append(out, e.byEthernet(l)...)
+	return slices.Concat(out, e.heldByOthers(l), e.byEthernet(l))
+}
+
+// heldByOthers is memory of a GPU that something holds which is no job's: as much of it as is little of a machine's.
+func (e Evidence) heldByOthers(l wire.NodeLook) (out []wire.WhyFinding) {
+	if e.Job != nil && e.Job.Spec.GPUs == launcher.NoGPUs {
+		return nil
+	}
+	var total int64
+	if m := l.Machine.Memory; m != nil {
+		total = m.Total
+	}
+	gpu := "a GPU"
+	if g := l.Machine.GPUs; len(g) == 1 {
+		gpu = fmt.Sprintf("GPU %d", g[0].Index)
+		if g[0].Total != nil {
+			total = *g[0].Total
+		}
+	}
+	for _, o := range l.Machine.Others {
+		whose := "of no job"
+		if o.Job != "" {
+			whose = "of job " + string(o.Job) + ", which is over"
+		}
+		if o.GPUMemory < total/32 || slices.ContainsFunc(e.Open, func(j rendezvous.JobStatus) bool {
+			return o.Job != "" && j.Spec.ID == o.Job
+		}) {
+			continue
+		}
+		out = append(out, wire.WhyFinding{Code: "gpu-held", Sure: 45, Host: l.Host, Text: fmt.Sprintf(
+			"%s (pid %d, user %s), %s, holds %s of %s on %s", o.Name, o.PID, o.User, whose, launcher.Size(o.GPUMemory), gpu, l.Host),
+			Remedy: fmt.Sprintf("ps -fp %d   # on %s", o.PID, l.Host)})
+	}
+	return out
 }
 
 // holdGPU tells whether the job's ranks, and those of others, have memory of a machine's GPUs.

@@ -87,7 +87,10 @@ func (w *Why) why(ctx context.Context, c wire.Caller, r wire.WhyRequest) (res wi
 	if e.Node != nil {
 		res.Host = e.Node.Host
 	}
-	if e.Job == nil || e.Job.Outcome == nil {
+	switch {
+	case e.Job != nil && e.Job.Outcome != nil && e.fresh():
+		_ = w.gather(ctx, &e, false)
+	case e.Job == nil || e.Job.Outcome == nil:
 		mine := e.Job != nil && (c.User.UID == 0 || c.User.Name == e.Job.Spec.User)
 		res.Unasked = w.gather(ctx, &e, mine)
 		if e.Job != nil && !mine {
@@ -135,10 +138,16 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 	r := wire.LookRequest{}
 	if e.Job != nil {
 		r = wire.LookRequest{Job: e.Job.Spec.ID, Stacks: stacks}
+		if st := e.Job.Spec.MainStage(); st != nil && st.Container == nil {
+			r.Folders = []string{st.Workdir, "/tmp", "/dev/shm"}
+		}
 	}
-	looks := make([]wire.NodeLook, len(e.Nodes))
+	looks, said := make([]wire.NodeLook, len(e.Nodes)), make([]knocked, len(e.Nodes))
 	var asked sync.WaitGroup
 	for i, n := range e.Nodes {
+		if n.State == "away" && e.concerns(n) {
+			asked.Go(func() { said[i] = w.knock(ctx, n.ID) })
+		}
 		if n.State == "away" || n.State == "joined" || !e.concerns(n) {
 			continue
 		}
@@ -155,6 +164,10 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 		})
 	}
 	asked.Wait()
+	e.Knocked = map[string]knocked{}
+	for i, n := range e.Nodes {
+		e.Knocked[n.Host] = said[i]
+	}
 	e.Now = time.Now() // as the machines were read at the end
 	for _, l := range looks {
 		switch {
@@ -197,7 +210,16 @@ func (e Evidence) concerns(n wire.NodeStatus) bool {
 	if e.Node != nil {
 		return n.ID == e.Node.ID
 	}
+	if o := e.Job.Outcome; o != nil {
+		return n.Host == o.Root.Host
+	}
 	return e.placed() && slices.ContainsFunc(e.Job.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == n.ID })
+}
+
+// fresh tells whether the job failed a short while ago on a machine that is known: it may show why.
+func (e Evidence) fresh() bool {
+	o := e.Job.Outcome
+	return o.End == rendezvous.Failed && o.Root != nil && e.Now.Sub(o.At) < recent
 }
 
 // placed tells whether the job has machines on which ranks are, or are about to be.
@@ -295,6 +317,11 @@ func (e Evidence) looked() (out []string) {
 				of = "job " + string(r.Job) + ", "
 			}
 			out = append(out, of+where(r))
+		}
+	}
+	for _, f := range append(e.peers(), e.wrongPort()...) {
+		if f.Sure == 0 {
+			out = append(out, f.Text)
 		}
 	}
 	if ways := e.ways(); len(ways) > 0 {

@@ -31,6 +31,36 @@ def train(work):
             time.sleep(600)
 
 
+def late():
+    """Rank 1 does not come to where ranks meet."""
+    import torch.distributed as dist
+
+    if rank == 1:
+        time.sleep(600)
+    dist.init_process_group("gloo")
+
+
+def chat():
+    """Rank 0 has something for the others from time to time, who wait for it."""
+    import socket
+
+    at = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == 0:
+        listener = socket.create_server(("", at[1]))
+        others = [listener.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
+        while True:
+            time.sleep(10)
+            [(c.sendall(b"work"), c.recv(8)) for c in others]
+    while True:
+        try:
+            c = socket.create_connection(at)
+            break
+        except OSError:
+            time.sleep(0.2)
+    while c.recv(8):
+        c.sendall(b"done")
+
+
 def checkpoint():
     if rank == 0:
         with open("/tmp/why-checkpoint", "wb") as f:
@@ -84,6 +114,8 @@ def pool():
 modes = {
     "train": lambda: train(lambda: time.sleep(0.02)),
     "uneven": lambda: train(lambda: spin(0.6) if rank == 0 else None),
+    "late": late,
+    "chat": chat,
     "checkpoint": lambda: train(checkpoint),
     "burn": lambda: spin(600),
     "burn-many": lambda: [threading.Thread(target=spin, args=(600,)).start() for _ in range(6)],

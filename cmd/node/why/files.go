@@ -1,0 +1,105 @@
+package why
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// forFile are parts of the names of functions of the kernel in which a thread waits for a file's lock.
+var forFile = []string{"locks_lock", "lock_inode_wait", "fcntl_setlk", "lock_file_wait", "nlmclnt_block"}
+
+// fileLock is the lock for which a thread waits, and who holds it; nil: it waits for none.
+func (w *Why) fileLock(pid, tid int, before map[int]proc.Work) *wire.FileLock {
+	fs := w.cfg.Proc
+	at := fs.WaitsIn(pid, tid)
+	if !slices.ContainsFunc(forFile, func(part string) bool { return strings.Contains(at, part) }) {
+		return nil
+	}
+	_, args, ok := fs.Call(pid, tid)
+	if !ok || args[0] >= 1<<20 {
+		return nil
+	}
+	var st unix.Stat_t
+	lock := &wire.FileLock{File: fs.File(pid, int(args[0]))} //nolint:gosec // it is bounded
+	_ = unix.Stat(fmt.Sprintf("%s/%d/fd/%d", string(fs), pid, args[0]), &st)
+	h := &lock.Holder
+	if h.PID = fs.LockHolder(pid, st.Ino); h.PID <= 0 {
+		return lock
+	}
+	h.Name, h.Job = path.Base(fs.Name(h.PID)), w.jobOf(h.PID)
+	if is, lives := fs.Work(h.PID); lives {
+		h.CPU = (is.CPU - before[h.PID].CPU).Seconds() / window.Seconds()
+	} else {
+		h.Name = ""
+	}
+	for _, t := range fs.Threads(h.PID, 1) {
+		in := w.waitsFor(h.PID, t, fs.WaitsIn(h.PID, t.TID))
+		lock.Works = h.CPU >= 0.005 || in == "disk" || in == "network"
+	}
+	return lock
+}
+
+// jobOf is the job whose mark a process bears, which anybody can set; empty: it has none.
+func (w *Why) jobOf(pid int) launcher.JobID {
+	mark, _ := w.cfg.Proc.Env(pid, "SPARKRUN_GANG")
+	if job, _, _ := strings.Cut(mark, "."); launcher.IsName(job) {
+		return launcher.JobID(job)
+	}
+	return ""
+}
+
+// dead are processes that have ended, and that nobody has waited for.
+func (w *Why) dead(pids []int) (dead []int) {
+	for _, pid := range pids {
+		if s, ok := w.cfg.Proc.Stat(pid); ok && s.Dead() {
+			dead = append(dead, pid)
+		}
+	}
+	return dead
+}
+
+// failed are those of them, but for the rank's own, that have not ended well.
+func (w *Why) failed(k *watched) (out []wire.DeadChild) {
+	for _, pid := range w.dead(k.dead) {
+		status, known := w.cfg.Proc.ExitCode(pid)
+		if !known || status == 0 || pid == k.root || pid == k.look.PID {
+			continue
+		}
+		end := fmt.Sprintf("exit %d", unix.WaitStatus(status).ExitStatus()) //nolint:gosec // 16 bits
+		if s := unix.WaitStatus(status); s.Signaled() {                     //nolint:gosec // the same
+			end = fmt.Sprintf("killed by %s (%d)", unix.SignalName(s.Signal()), s.Signal())
+		}
+		out = append(out, wire.DeadChild{PID: pid, Name: w.cfg.Proc.Name(pid), End: end})
+	}
+	return out
+}
+
+// files are about a lock for which a rank waits, and a process that it has lost. A rank that works may well have a lock
+// for which another one of its job waits.
+func (e Evidence) files(host string, r wire.RankLook,
+	add func(code string, sure int, text, remedy string, evidence ...string)) {
+	program := fmt.Sprintf("%s (pid %d), %d threads", r.Name, r.PID, r.Count)
+	if f := r.FileLock; f != nil && (f.Holder.Job != r.Job || !f.Works) {
+		holder, remedy := "which another machine seems to hold", ""
+		switch h := f.Holder; {
+		case h.PID != 0 && h.Name == "":
+			holder = fmt.Sprintf("which a process took that has ended (pid %d), and one that it started holds", h.PID)
+		case h.PID != 0:
+			holder = fmt.Sprintf("which %s (pid %d) holds", h.Name, h.PID)
+			remedy = fmt.Sprintf("ps -fp %d   # on %s", h.PID, host)
+		}
+		add("file-locked", 80, fmt.Sprintf("waits for the lock of %s, %s", f.File, holder), remedy, program, e.others(r))
+	}
+	for _, d := range r.Dead[:min(len(r.Dead), 3)] {
+		add("child-dead", 75, fmt.Sprintf("goes on without %s (pid %d), a process of its own, which has ended: %s", d.Name,
+			d.PID, d.End), fmt.Sprintf("sparkrun logs %s --rank %d", r.Job, r.Rank), program)
+	}
+}
