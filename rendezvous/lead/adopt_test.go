@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -197,6 +198,30 @@ func TestStartTimeoutOfAHungStart(t *testing.T) {
 		if out := mustOutcome(t, h.w,
 			"jjjj"); out.Cause != "not started within 20s: spark2 was told to start and has not started all its ranks" {
 			t.Errorf("outcome %+v", out)
+		}
+	})
+}
+
+// A listing that was asked for just before the next generation begins tells of that one: not that the last, which ran
+// and has ended, is starting.
+func TestJobsWhileAGenerationBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := inherits(t, func(s *launcher.Spec) { s.MaxRestarts = 1 })
+		told := make(chan rendezvous.JobStatus, 1)
+		h.Leader.mu.Lock()
+		go func() { told <- h.Jobs()[0] }()
+		for range 1000 {
+			runtime.Gosched() // it comes as far as it can
+		}
+		next := h.job
+		next.Plan.Generation, next.Plan.Restarts = 2, 1
+		if err := h.w.commit(next.Entry()); err != nil {
+			t.Error(err)
+		}
+		h.Leader.runs[next.Spec.ID].job = next // as begin does
+		h.Leader.mu.Unlock()
+		if js := <-told; js.Plan.Generation != 2 {
+			t.Errorf("generation %d is said to be %s, and 2 has begun", js.Plan.Generation, js.State)
 		}
 	})
 }

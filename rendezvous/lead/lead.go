@@ -379,10 +379,10 @@ func (l *Leader) Watch(ctx context.Context, id launcher.JobID, fn func(rendezvou
 
 // Jobs gives every job of the record with its state.
 func (l *Leader) Jobs() []rendezvous.JobStatus {
-	jobs := l.cfg.Record.Jobs()
-	out := make([]rendezvous.JobStatus, len(jobs))
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	jobs := l.cfg.Record.Jobs() // never older than the runs, which begin a generation once it is recorded
+	out := make([]rendezvous.JobStatus, len(jobs))
 	line := l.queue()
 	for i, j := range jobs {
 		out[i] = rendezvous.StatusOf(j)
