@@ -50,13 +50,12 @@ def test_world():
     assert (args.world_size, args.process_index, args.local_process_index) == (WORLD, RANK, LOCAL_RANK), args
     assert args.parallel_mode == ParallelMode.DISTRIBUTED, args.parallel_mode
     assert dist.get_backend() == "gloo", dist.get_backend()
-    assert args.should_save == (RANK == 0) and args.should_log == (RANK == 0)
+    assert args.should_save == (RANK == 0) and args.should_log == (LOCAL_RANK == 0)  # log_on_each_node
 
 
 def test_train():
+    before = trainer().evaluate()["eval_loss"]  # by another: one that has evaluated trains without DDP
     t = trainer()
-    before = t.evaluate()["eval_loss"]
-    t.train_dataset.seen.clear()
     t.train()
     assert t.state.global_step == 4
     assert t.evaluate()["eval_loss"] < before
