@@ -69,7 +69,7 @@ func (c *checker) linear() {
 		if !a.Launch {
 			continue
 		}
-		all := append(looks[a.Name], a)
+		all := append(slices.Clone(looks[a.Name]), a)
 		slices.SortStableFunc(all, func(a, b Ask) int { return cmp.Compare(a.From, b.From) })
 		var ops []porcupine.Operation
 		var story strings.Builder
