@@ -40,7 +40,7 @@ done 2>/dev/null`
 
 // beyond is what there is now, and neither was there at first nor is documented to stay.
 func (was holding) beyond(now holding, nodes int) []string {
-	over := was.over(now.footprint, 2*4*nodes)
+	over := was.over(now.footprint, 2*4*nodes, nodes)
 	for _, thing := range now.things {
 		if !slices.Contains(was.things, thing) && !stays.MatchString(thing) {
 			over = append(over, thing)

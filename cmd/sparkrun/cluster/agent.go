@@ -107,8 +107,8 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 }
 
 // An agent must cost a machine little: neither processor time, which belongs to the ranks,
-// nor more than 64 MB. Its heap is a few MB, and is collected when four times that is
-// garbage (GOGC sets another share, in percent). Bursts of output or jobs would let it
+// nor more than 64 MB, and where it leads half a MB for each member. Its heap is a few MB,
+// and is collected when four times that is garbage (GOGC sets another share, in percent). Bursts of output or jobs would let it
 // grow: from GOMEMLIMIT on, in bytes, the collector works harder. A leader keeps what it
 // knows of each member, and its streams' buffers: 350 KB each. It runs on two cores
 // (GOMAXPROCS): for each further one the runtime keeps up to a MB of free memory. The
