@@ -150,15 +150,29 @@ func (w *Watcher) health(ctx context.Context) error {
 			return err
 		}
 	}
+	addr := w.locate(ctx)
+	if addr == "" {
+		return fmt.Errorf("%w on port %s", errNoListener, w.Port)
+	}
+	err := w.healthAt(ctx, addr)
+	if !errors.Is(err, errNoListener) {
+		w.addr = addr // this is the service's address
+	}
+	return err
+}
+
+// locate finds the first of this node's addresses at which the service listens; empty: at none. It begins with the last:
+// a service that begins to listen on all of them meanwhile is not taken for one that has only those tried later.
+func (w *Watcher) locate(ctx context.Context) (addr string) {
 	_, _, placement := w.Assignment.Local(0)
-	for _, host := range hereAt(w.Assignment, placement) {
-		addr := net.JoinHostPort(host, w.Port)
-		if err := w.healthAt(ctx, addr); !errors.Is(err, errNoListener) {
-			w.addr = addr // this is the service's address
-			return err
+	for _, host := range slices.Backward(hereAt(w.Assignment, placement)) {
+		at := net.JoinHostPort(host, w.Port)
+		if c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at); err == nil {
+			c.Close()
+			addr = at
 		}
 	}
-	return fmt.Errorf("%w on port %s", errNoListener, w.Port)
+	return addr
 }
 
 var errNoListener = errors.New("nothing listens")

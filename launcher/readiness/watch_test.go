@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -77,6 +79,36 @@ func TestWhereAServerListens(t *testing.T) {
 		as := launcher.Assignment{Spec: launcher.Spec{Service: &launcher.Service{Listen: listen}}}
 		if d := cmp.Diff(want, hereAt(as, launcher.Placement{Management: "10.0.0.1", Addr: "192.168.1.1"})); d != "" {
 			t.Errorf("%q:\n%s", listen, d)
+		}
+	}
+}
+
+// A server that begins to listen on all addresses while it is looked for is found at the best one.
+func TestAServerBeginsToListen(t *testing.T) {
+	for round := range 400 {
+		free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", ":0")
+		must(t, err)
+		_, port, err := net.SplitHostPort(free.Addr().String())
+		must(t, err)
+		free.Close()
+		w := &Watcher{Port: port, Assignment: launcher.Assignment{Management: netip.MustParseAddr("127.0.0.2"),
+			Addr: netip.MustParseAddr("127.0.0.3"), Spec: launcher.Spec{Service: &launcher.Service{}}}}
+		begun := make(chan net.Listener)
+		go func() {
+			for end := time.Now().Add(time.Duration(round) * time.Microsecond); time.Now().Before(end); {
+			}
+			l, _ := (&net.ListenConfig{}).Listen(t.Context(), "tcp", ":"+port)
+			begun <- l
+		}()
+		for w.health(t.Context()) != nil {
+		}
+		l := <-begun
+		if l == nil {
+			continue // another program has taken the port
+		}
+		l.Close()
+		if want := "127.0.0.2:" + port; w.addr != want {
+			t.Fatalf("round %d: it is found at %s, want %s", round, w.addr, want)
 		}
 	}
 }
