@@ -113,6 +113,9 @@ func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string)
 	f := wire.WhyFinding{Code: "waits-for-rank", Sure: sure, Rank: new(l.Rank), Host: l.Host,
 		Text:   fmt.Sprintf("%s on %s is behind: %s for it%s", list(late), l.Host, wait(waiting), in),
 		Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, l.Rank)}
+	if len(late) > 1 {
+		f.Text = fmt.Sprintf("%s are behind: %s for them%s", list(late), wait(waiting), in)
+	}
 	for _, r := range append(slices.Clone(late[:min(len(late), 2)]), waiting[:min(len(waiting), 2)]...) {
 		f.Evidence = append(f.Evidence, where(r))
 	}
