@@ -16,7 +16,7 @@ import (
 // disks reads file systems. One that hangs, as a server's can, keeps no reader: it is absent until it answers.
 type disks struct {
 	sys     string
-	folders []string
+	folders []string // of Reader
 
 	mu   sync.Mutex
 	busy map[string]bool
@@ -33,10 +33,12 @@ type found struct {
 	read, written *uint64
 }
 
+// elsewhere reads what Disks is asked for: a folder whose file system hangs is asked about once, however many ask.
+var elsewhere = disks{busy: map[string]bool{}}
+
 // Disks are the file systems of folders that can be written to, without rates.
 func Disks(folders ...string) (all []Disk) {
-	d := disks{folders: folders, busy: map[string]bool{}}
-	for _, f := range d.now() {
+	for _, f := range elsewhere.now(folders) {
 		if !f.fixed {
 			all = append(all, f.Disk)
 		}
@@ -44,11 +46,11 @@ func Disks(folders ...string) (all []Disk) {
 	return all
 }
 
-func (d *disks) now() (all []found) {
-	answers := make(chan found, len(d.folders))
+func (d *disks) now(folders []string) (all []found) {
+	answers := make(chan found, len(folders))
 	asked := 0
 	d.mu.Lock()
-	for _, dir := range d.folders {
+	for _, dir := range folders {
 		if d.busy[dir] {
 			continue
 		}
@@ -88,8 +90,8 @@ func (d *disks) of(dir string) (f found) {
 		return found{}
 	}
 	size := fs.Bsize
-	f = found{device: st.Dev, fixed: fs.Flags&unix.ST_RDONLY != 0, Disk: Disk{Mount: mountOf(dir, st.Dev), Total: int64(fs.Blocks) * size,
-		Free: int64(fs.Bavail) * size}}
+	f = found{device: st.Dev, fixed: fs.Flags&unix.ST_RDONLY != 0, Disk: Disk{Mount: mountOf(dir, st.Dev),
+		Total: int64(fs.Blocks) * size, Free: int64(fs.Bavail) * size}}
 	if text, ok := line(fmt.Sprintf("%s/dev/block/%d:%d/stat", d.sys, unix.Major(st.Dev), unix.Minor(st.Dev))); ok {
 		f.read, f.written = ParseBlockStat(text)
 	}

@@ -176,3 +176,13 @@ func BenchmarkRead(b *testing.B) {
 		r.Read(nil)
 	}
 }
+
+// A folder's file system is told of each time that it is asked for, one that is not there never.
+func TestDisks(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		if all := Disks(dir, dir+"/none"); len(all) != 1 || all[0].Total <= 0 || all[0].Mount == "" {
+			t.Errorf("%+v", all)
+		}
+	}
+}

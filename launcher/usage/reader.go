@@ -66,7 +66,7 @@ func (r *Reader) Read(ledger []launcher.LedgerEntry) Machine {
 			m.Memory.SwapIn = new(max(float64(*now.swapped-*was)/m.Over.Seconds(), 0))
 		}
 	}
-	for _, f := range r.disks.now() {
+	for _, f := range r.disks.now(r.disks.folders) {
 		now.moved[f.device] = f
 		if was, known := r.last.moved[f.device]; known && m.Over > 0 {
 			f.Read, f.Written = Rate(f.read, was.read, m.Over), Rate(f.written, was.written, m.Over)

@@ -125,8 +125,8 @@ type DeadChild struct {
 // ThreadLook is how one thread is.
 type ThreadLook struct {
 	State string `json:"state"` // R, S, D, T, t or Z
-	// In is what it waits for: lock, file lock, sleep, network, poll, pipe, terminal, child, disk, frozen; empty: it runs, or waits
-	// for something else, of which At is the function of the kernel.
+	// In is what it waits for: lock, file lock, sleep, network, poll, pipe, terminal, child, disk, frozen; empty: it
+	// runs, or waits for something else, of which At is the function of the kernel.
 	In  string `json:"in,omitempty"`
 	At  string `json:"at,omitempty"`
 	Ran uint64 `json:"ran"` // how often it was given a processor while it was looked at

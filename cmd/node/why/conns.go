@@ -17,7 +17,8 @@ import (
 // connsMost bounds the connections of a rank that are told of: those with most trouble.
 const connsMost = 64
 
-// connections are this host's TCP connections by inode, and where it listens; empty where the kernel does not tell (INET_DIAG).
+// connections are this host's TCP connections by inode, and where it listens; empty where the kernel does not tell
+// (INET_DIAG).
 func connections() map[uint64]*netlink.InetDiagTCPInfoResp {
 	found := map[uint64]*netlink.InetDiagTCPInfoResp{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {

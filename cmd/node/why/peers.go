@@ -142,7 +142,8 @@ func where(r wire.RankLook) string {
 		return text + ", in " + strings.Join(r.Stacks[:min(len(r.Stacks), 3)], " < ")
 	}
 	words := map[string]string{"lock": "a lock", "file lock": "a file's lock", "sleep": "a time to pass",
-		"network": "the network", "poll": "descriptors", "pipe": "a pipe", "terminal": "input", "child": "a child", "disk": "a disk"}
+		"network": "the network", "poll": "descriptors", "pipe": "a pipe", "terminal": "input", "child": "a child",
+		"disk": "a disk"}
 	switch word := words[r.Main.In]; {
 	case word != "":
 		text += ", waits for " + word + " in " + r.Main.At

@@ -100,25 +100,25 @@ func (c *checker) looks() map[string][]Ask {
 		pid        int32
 	}
 	told := map[answer]map[string]Told{}
+	says := func(r Record, t Told) {
+		k := answer{r.Host, r.PID, r.Boot}
+		if told[k] == nil {
+			told[k] = map[string]Told{}
+		}
+		told[k][r.Name] = t
+	}
 	var answers []Record
 	for _, r := range c.Records {
-		k := answer{r.Host, r.PID, r.Boot}
 		switch r.Kind {
 		case Answer:
 			answers = append(answers, r)
 		case State:
-			if told[k] == nil {
-				told[k] = map[string]Told{}
-			}
-			told[k][r.Name] = Accepted
+			says(r, Accepted)
 			if rankOf(r.State) == ended {
-				told[k][r.Name] = Ended
+				says(r, Ended)
 			}
 		case Gone:
-			if told[k] == nil {
-				told[k] = map[string]Told{}
-			}
-			told[k][r.Name] = NoSuch
+			says(r, NoSuch)
 		}
 	}
 	slices.SortFunc(answers, func(a, b Record) int { return cmp.Compare(a.Boot, b.Boot) })
