@@ -51,6 +51,10 @@ func (l *lab) table(host string) (all []proc) {
 			continue
 		}
 		args, _ := os.ReadFile(d + "/cmdline")
+		if len(args) == 0 { // it exits: its memory is gone, and it is no zombie yet
+			comm, _ := os.ReadFile(d + "/comm")
+			args = fmt.Appendf(nil, "[%s]", strings.TrimSpace(string(comm)))
+		}
 		env, _ := os.ReadFile(d + "/environ")
 		p := proc{args: strings.TrimRight(strings.ReplaceAll(string(args), "\x00", " "), " "), env: strings.Split(string(env), "\x00")}
 		if p.pid, err = strconv.Atoi(filepath.Base(d)); err == nil && strconv.Itoa(p.pid) != init {
@@ -61,7 +65,7 @@ func (l *lab) table(host string) (all []proc) {
 }
 
 // ours are the processes that a lab has beside ranks and what they left.
-var ours = []string{"sparkrun agent", "sparkrun shim", "sparkrun launch", "sparkrun stop", "sparkrun logs", "sparkrun attach", "sparkrun ps", "baddisk"}
+var ours = []string{"sparkrun agent", "sparkrun shim", "sparkrun launch", "sparkrun stop", "sparkrun logs", "sparkrun attach", "sparkrun ps", "[sparkrun", "baddisk"}
 
 // living lists ranks and whatever descends from them.
 func (l *lab) living(host string) []proc {
