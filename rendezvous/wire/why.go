@@ -96,6 +96,7 @@ type RankLook struct {
 	Swapped int64            `json:"swapped_bytes,omitempty"`
 	Waits   []string         `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
 	Group   Cgroup           `json:"cgroup"`
+	Moves   Moves            `json:"moves"`
 	Conns   []Conn           `json:"conns,omitempty"`
 	Listens []netip.AddrPort `json:"listens,omitempty"`
 	Stacks  []string         `json:"stacks,omitempty"` // of its main thread, the innermost function first
@@ -106,6 +107,13 @@ type RankLook struct {
 	Dead []DeadChild `json:"dead,omitempty"`
 	// Unseen says why there are no stacks.
 	Unseen string `json:"unseen,omitempty"`
+}
+
+// Moves is what a rank loads and saves, in bytes a second, and the file in which it moves most; empty: that is not seen.
+type Moves struct {
+	Read    float64 `json:"read_bps"`
+	Written float64 `json:"written_bps"`
+	File    string  `json:"file,omitempty"`
 }
 
 // FileLock is a file's, and who holds it, as /proc/locks has it.
@@ -140,6 +148,10 @@ type Cgroup struct {
 	Stalled   *float64 `json:"stalled,omitempty"` // part of the time in which all of it waited for memory
 	Limit     int64    `json:"limit_bytes,omitempty"`
 	Held      int64    `json:"held_bytes,omitempty"` // of Limit
+	LimitFile string   `json:"limit_file,omitempty"` // that has Limit
+	// Refaults are pages a second that were taken from the group with Limit a short while ago, and are read again.
+	Refaults float64 `json:"refaults,omitempty"`
+	Killed   int64   `json:"killed,omitempty"` // its processes that were killed at Limit, ever
 }
 
 // Conn is a TCP connection of a rank.

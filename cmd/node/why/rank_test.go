@@ -69,6 +69,14 @@ func idles(in string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 0.01, 0.01, wire.ThreadLook{State: "S", In: in, At: in} }
 }
 
+// atLimit is a rank at its cgroup's limit that reads pages, of which some come back.
+func atLimit(faults, refaults float64) func(*wire.RankLook) {
+	return func(r *wire.RankLook) {
+		r.Faults, r.Group = faults, wire.Cgroup{Limit: 40 << 20, Held: 40<<20 - 4096, Refaults: refaults,
+			LimitFile: "/sys/fs/cgroup/why/memory.max"}
+	}
+}
+
 func flap(ago time.Duration) []envgen.LinkChange {
 	return []envgen.LinkChange{{At: now.Add(-ago), Slot: "s", Port: "port 0", Up: new(false)},
 		{At: now.Add(-ago + time.Second), Slot: "s", Port: "port 0", Up: new(true)}}
@@ -181,7 +189,14 @@ func TestRank(t *testing.T) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
 		}, "starved:2:spark3"},
-		"pages":             {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
+		"pages":                                  {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
+		"pages at its cgroup's limit":            {second(atLimit(9000, 8000)), "paging:1:spark2"},
+		"reads a model in a cgroup that is full": {second(atLimit(9000, 0)), ""},
+		"reads files again in one, by read":      {second(atLimit(0, 8000)), ""},
+		"pages, and its cgroup is far from full": {second(func(r *wire.RankLook) {
+			atLimit(9000, 8000)(r)
+			r.Group.Held /= 2
+		}), ""},
 		"the machine pages": {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
 		"below the memory guard's floor, asked for a machine": {func(e *Evidence) {
 			e.Looks[1].Floor, e.Job, e.Node = 61<<30, nil, &e.Nodes[1]
@@ -443,5 +458,33 @@ func TestBytesByTCPAreTold(t *testing.T) {
 	want := "port 0 of spark1: Ethernet 120 MB/s, RDMA 0 MB/s: by TCP, though there is RDMA (sparkrun help nccl)"
 	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
 		t.Errorf("%q, want %q", looked, want)
+	}
+}
+
+// That others wait for one that loads or saves is said, and is no finding.
+func TestWhoLoadsIsTold(t *testing.T) {
+	e := running()
+	saves(&e, 5<<20, 0.25)
+	want := "rank 0 on spark1 writes 5 MiB/s, /ckpt/7.pt (it waits for the disk for 25 % of the time): ranks 1, 2 wait for it"
+	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
+		t.Errorf("%+v, %q, want %q", Rank(e), looked, want)
+	}
+}
+
+// What a cgroup's limit does to a rank is told with the limit, and how it goes away.
+func TestLimitIsNamed(t *testing.T) {
+	for file, want := range map[string]string{
+		"/sys/fs/cgroup/memory/why/memory.limit_in_bytes": "echo -1 > /sys/fs/cgroup/memory/why/memory.limit_in_bytes   # on spark2",
+		"/sys/fs/cgroup/why/memory.max":                   "echo max > /sys/fs/cgroup/why/memory.max   # on spark2",
+		"/sys/fs/cgroup/a.slice/a.scope/memory.high":      "systemctl set-property --runtime a.scope MemoryHigh=infinity   # on spark2",
+	} {
+		e := running()
+		atLimit(900, 800)(&e.Looks[1].Ranks[0])
+		e.Looks[1].Ranks[0].Group.LimitFile = file
+		f := Rank(e)[0]
+		if d := cmp.Diff(want, f.Remedy); d != "" || !strings.Contains(f.Text, "its cgroup's limit of 40 MiB") ||
+			!slices.ContainsFunc(f.Evidence, func(l string) bool { return strings.HasPrefix(l, "set by "+file) }) {
+			t.Errorf("%+v: %s", f, d)
+		}
 	}
 }

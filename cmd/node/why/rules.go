@@ -57,22 +57,7 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 	if f, found := e.starved(l, r, who); found {
 		out = append(out, f)
 	}
-	stalled := r.Group.Stalled
-	if m := l.Machine.Memory; stalled == nil && m != nil {
-		stalled = m.Stalled
-	}
-	switch g := r.Group; {
-	case stalled != nil && *stalled >= 0.1 && r.Faults >= 50, r.Swapped > 16<<20 && r.Faults >= 50:
-		f := []string{fmt.Sprintf("%.0f pages a second are read back%s", r.Faults, e.peersFaults(r)), "swapped out: " +
-			launcher.Size(r.Swapped)}
-		if stalled != nil {
-			f = append(f, "all of it waits for memory for "+share(*stalled))
-		}
-		if g.Limit > 0 {
-			f = append(f, fmt.Sprintf("its cgroup has %s of %s", launcher.Size(g.Held), launcher.Size(g.Limit)))
-		}
-		add("paging", 75, "has too little memory, and reads it back from the disk again and again", "", f...)
-	}
+	e.pages(l, r, add)
 	return out
 }
 
