@@ -70,13 +70,21 @@ func (ev evidence) evaluate(e launcher.Exit) launcher.Exit {
 			e.Words = plain.Cut(plain.Strip(words), launcher.MaxWordsBytes)
 		}
 	}
-	e.Trace = tailOf(plain.Strip(trace), launcher.MaxTraceBytes)
+	e.Trace = tailOf(strings.Join(withoutMarks(strings.Split(plain.Strip(trace), "\n")), "\n"), launcher.MaxTraceBytes)
 	var last []string
-	for _, l := range ev.lines[max(0, len(ev.lines)-launcher.MaxLastLines):] {
+	told := withoutMarks(ev.lines)
+	for _, l := range told[max(0, len(told)-launcher.MaxLastLines):] {
 		last = append(last, plain.Cut(plain.Strip(l), launcher.MaxLineBytes))
 	}
 	e.Last = strings.Join(last, "\n")
 	return e
+}
+
+// withoutMarks drops the lines by which Python, from 3.11 on, underlines a part of the source above.
+func withoutMarks(lines []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
+		return strings.Trim(l, "^~ ") == "" && strings.TrimSpace(l) != ""
+	})
 }
 
 // endedFromOutside finds the last line of a container's outer half. It drops the

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -225,6 +226,17 @@ func TestCausesAreBounded(t *testing.T) {
 	}
 	if !strings.HasSuffix(e.Trace, "\nlast") || strings.Contains(e.Trace, "first") {
 		t.Errorf("the trace is cut at its end: %q", e.Trace)
+	}
+}
+
+// Lines that only underline the source above are no news.
+func TestMarksAreLeftOut(t *testing.T) {
+	trace := []string{"Traceback (most recent call last):", `  File "a.py", line 5, in <module>`, "    import x",
+		"    ~~~~~~~^", "", "ModuleNotFoundError: No module named 'x'"}
+	ev := evidence{lines: trace, logs: knownLogs(), record: []byte(`{"message":{"message":"x","extraInfo":{"py_callstack":"a\n  ^^^^^\nb"}}}`)}
+	want := strings.Join(slices.Delete(slices.Clone(trace), 3, 4), "\n")
+	if e := ev.evaluate(launcher.Exit{Code: 1}); e.Last != want || e.Trace != "a\nb" {
+		t.Errorf("%q, %q", e.Last, e.Trace)
 	}
 }
 

@@ -83,10 +83,12 @@ type RankLook struct {
 	Name   string         `json:"name"`
 	Count  int            `json:"threads"`
 	Tracer int            `json:"tracer,omitempty"` // the process that traces it
-	CPU    float64        `json:"cpu"`              // cores in use while it was looked at
-	Mean   float64        `json:"cpu_mean"`         // the same since it began
-	Queued float64        `json:"queued"`           // cores that its threads waited for
-	Top    float64        `json:"top_thread"`       // of its busiest thread, and those that it waited for
+	// TracerName is that process's name.
+	TracerName string  `json:"tracer_name,omitempty"`
+	CPU        float64 `json:"cpu"`        // cores in use while it was looked at
+	Mean       float64 `json:"cpu_mean"`   // the same since it began
+	Queued     float64 `json:"queued"`     // cores that its threads waited for
+	Top        float64 `json:"top_thread"` // of its busiest thread, and those that it waited for
 	// Locked: each thread waits without an end for what only another thread of its process could give.
 	Locked bool `json:"locked,omitempty"`
 	// Signals: it has handlers for signals that people send.

@@ -213,7 +213,9 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	l, fs := &k.look, w.cfg.Proc
 	l.PID = w.program(k)
 	l.Dead = w.failed(k)
-	l.Name, l.Tracer = fs.Name(l.PID), fs.Tracer(l.PID)
+	if l.Name, l.Tracer = fs.Name(l.PID), fs.Tracer(l.PID); l.Tracer != 0 {
+		l.TracerName = path.Base(fs.Name(l.Tracer))
+	}
 	l.Signals = fs.Handles(l.PID, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTERM, unix.SIGALRM)
 	cores := func(d time.Duration) float64 { return max(0, d.Seconds()/over.Seconds()) }
 	var faults uint64

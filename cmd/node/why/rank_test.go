@@ -69,6 +69,18 @@ func idles(in string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 0.01, 0.01, wire.ThreadLook{State: "S", In: in, At: in} }
 }
 
+// loops is a job that has failed three times in the same way, and waits for its fourth attempt.
+func loops(e *Evidence) {
+	e.Job.State, e.Looks, e.Job.AgainAt = rendezvous.StateAgain, nil, new(now.Add(time.Minute))
+	const cause = "rank 1 on spark2: exit 1"
+	e.Job.Spec.MaxRestarts, e.Job.Plan.Generation, e.Job.Plan.Restarts = 20, 3, 2
+	for i := range 2 {
+		e.Job.Attempts = append(e.Job.Attempts, rendezvous.Attempt{Generation: launcher.Generation(i + 1), Cause: cause,
+			Ended: now.Add(-time.Minute)})
+	}
+	e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: cause, Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
+}
+
 // atLimit is a rank at its cgroup's limit that reads pages, of which some come back.
 func atLimit(faults, refaults float64) func(*wire.RankLook) {
 	return func(r *wire.RankLook) {
@@ -313,6 +325,7 @@ func TestRank(t *testing.T) {
 			e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1: exit 3",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 		}, "again:1:spark2 failed-before::"},
+		"starts again, and ends in the same way each time": {loops, "again:1:spark2"},
 		"ended, and the disk is full": {func(e *Evidence) {
 			e.Job.Outcome, e.Looks = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 on spark2: killed by SIGABRT (6)",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}, e.Looks[1:2]
@@ -433,6 +446,16 @@ func TestWordsOfFindings(t *testing.T) {
 			goOn(e, 1)
 		},
 			"rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+		"a crash loop": {loops, "attempt 3 of 21 ended, and it is to start again; its last end: rank 1 on spark2: exit 1|" +
+			"it has ended so 3 times in a row|it starts in 1m0s"},
+		"the next attempt of a crash loop runs": {func(e *Evidence) {
+			loops(e)
+			e.Job.State, e.Job.Last, e.Job.Plan.Generation, e.Job.Plan.Restarts = rendezvous.StateRuns, nil, 3, 2
+		}, "attempt 2 of 21 ended 1m0s ago: rank 1 on spark2: exit 1|it has ended so 2 times in a row"},
+		"a debugger": {func(e *Evidence) {
+			r := &e.Looks[1].Ranks[0]
+			r.Tracer, r.TracerName, r.Main.State = 352, "gdb", "t"
+		}, "rank 1 on spark2 is stopped by gdb (pid 352), which traces it as debuggers do|python3 (pid 101)"},
 	} {
 		e := running()
 		tt.change(&e)

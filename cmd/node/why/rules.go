@@ -32,8 +32,8 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 	share := func(part float64) string { return fmt.Sprintf("%.0f %% of the time", 100*part) }
 	switch {
 	case r.Tracer != 0 && r.Main.State == "t":
-		add("rank-traced", 96, fmt.Sprintf("is stopped by a debugger or the like, pid %d", r.Tracer),
-			beside(fmt.Sprintf("ps -fp %d", r.Tracer)), program)
+		add("rank-traced", 96, fmt.Sprintf("is stopped by %s (pid %d), which traces it as debuggers do", cmp.Or(r.TracerName,
+			"a process"), r.Tracer), fmt.Sprintf("ps -fp %d   # on %s", r.Tracer, l.Host), program, e.others(r))
 	case r.Main.State == "T":
 		add("rank-stopped", 96, "is stopped by a signal (STOP), and runs nothing",
 			beside(fmt.Sprintf("kill -CONT %d", r.PID)), program, e.others(r))
