@@ -46,6 +46,8 @@ type LookRequest struct {
 	Stacks bool `json:"stacks,omitempty"`
 	// Folders are those whose file systems are of interest.
 	Folders []string `json:"folders,omitempty"`
+	// Engine has its container engine asked for a job, and even if nothing has had containers there.
+	Engine bool `json:"engine,omitempty"`
 }
 
 // NodeLook is what was seen on one node.
@@ -59,8 +61,18 @@ type NodeLook struct {
 	Ranks   []RankLook          `json:"ranks,omitempty"`
 	Busy    []BusyProgram       `json:"busy,omitempty"`               // what else uses most of the processor
 	Floor   int64               `json:"memory_floor_bytes,omitempty"` // the memory guard's; 0: there is none
+	Starts  []StartLook         `json:"starts,omitempty"`             // of jobs whose ranks have not been exec'd
+	Engine  string              `json:"engine,omitempty"`             // what is wrong with its container engine
 	Error   string              `json:"error,omitempty"`
 	Over    time.Duration       `json:"over_ns"` // how long it was looked at
+}
+
+// StartLook is what a node does for a job until its ranks have been exec'd.
+type StartLook struct {
+	Job   launcher.JobID `json:"job_id"`
+	Text  string         `json:"text"` // "pulls IMAGE: 3 GiB of 20 GiB"
+	For   time.Duration  `json:"for_ns"`
+	Brief bool           `json:"brief,omitempty"` // it takes a moment where nothing is wrong
 }
 
 // BusyProgram is a process that belongs to no rank that was asked for.

@@ -61,6 +61,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	for _, k := range ranks {
 		w.first(k, before)
 	}
+	engine := w.engine(ctx, r)
 	began, queued := time.Now(), map[uint64]uint32{}
 	for range glances {
 		select {
@@ -85,6 +86,10 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	}
 	if r.Stacks {
 		w.stacks(ctx, ranks)
+	}
+	out.Engine = <-engine
+	for _, d := range w.cfg.Agent.Doing(r.Job) {
+		out.Starts = append(out.Starts, wire.StartLook{Job: d.Job, Text: d.Text, For: time.Since(d.Since), Brief: d.Brief})
 	}
 	for _, k := range ranks {
 		out.Ranks = append(out.Ranks, k.look)

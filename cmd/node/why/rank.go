@@ -61,6 +61,7 @@ func Rank(e Evidence) []wire.WhyFinding {
 	add(e.links()...)
 	for _, l := range e.Looks {
 		add(e.machine(l)...)
+		add(e.starting(l)...)
 		for _, r := range l.Ranks {
 			add(e.rank(l, r)...)
 		}
@@ -152,7 +153,8 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 	case j.State == rendezvous.StateStarts && j.Spec.StartTimeout > 0 && e.Now.Sub(j.Planned) > j.Spec.StartTimeout*4/5:
 		return []wire.WhyFinding{{Code: "start-slow", Sure: 45,
 			Text: fmt.Sprintf("it has been starting for %s of the %s that "+
-				"--start-timeout gives it", e.ago(j.Planned), j.Spec.StartTimeout), Evidence: nonempty(j.Waits),
+				"--start-timeout gives it", e.ago(j.Planned), j.Spec.StartTimeout), Evidence: append(nonempty(j.Waits),
+				e.startTexts()...),
 			Remedy: "sparkrun logs " + string(j.Spec.ID)}}
 	}
 	return nil

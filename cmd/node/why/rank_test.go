@@ -81,6 +81,17 @@ func loops(e *Evidence) {
 	e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: cause, Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 }
 
+// begins is a job for which spark2 does something before its ranks are there.
+func begins(what string, since time.Duration, brief bool) func(*Evidence) {
+	return func(e *Evidence) {
+		e.Job.State = rendezvous.StateStarts
+		for i := range e.Looks {
+			e.Looks[i].Ranks = nil
+		}
+		e.Looks[1].Starts = []wire.StartLook{{Job: "aaaa", Text: what, For: since, Brief: brief}}
+	}
+}
+
 // atLimit is a rank at its cgroup's limit that reads pages, of which some come back.
 func atLimit(faults, refaults float64) func(*wire.RankLook) {
 	return func(r *wire.RankLook) {
@@ -325,6 +336,16 @@ func TestRank(t *testing.T) {
 			e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1: exit 3",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 		}, "again:1:spark2 failed-before::"},
+		"pulls its image for long":          {begins("pulls llm:7: 3 GiB of 20 GiB", time.Hour, false), ""},
+		"looks at its folders for a moment": {begins("looks at folders", 5*time.Second, true), ""},
+		"looks at its folders for long":     {begins("looks at folders", time.Minute, true), "start-stuck::spark2"},
+		"docker hangs while it starts": {func(e *Evidence) {
+			begins("asks its container engine for the image", 30*time.Second, true)(e)
+			e.Looks[1].Engine = "the engine at /s has not answered within 2s"
+		}, "engine-silent::spark2"},
+		"docker hangs while a job runs": {func(e *Evidence) {
+			e.Looks[1].Engine = "the engine at /s has not answered within 2s"
+		}, "engine-silent::spark2"},
 		"starts again, and ends in the same way each time": {loops, "again:1:spark2"},
 		"ended, and the disk is full": {func(e *Evidence) {
 			e.Job.Outcome, e.Looks = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 on spark2: killed by SIGABRT (6)",
@@ -491,6 +512,19 @@ func TestWhoLoadsIsTold(t *testing.T) {
 	want := "rank 0 on spark1 writes 5 MiB/s, /ckpt/7.pt (it waits for the disk for 25 % of the time): ranks 1, 2 wait for it"
 	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
 		t.Errorf("%+v, %q, want %q", Rank(e), looked, want)
+	}
+}
+
+// Of a job that starts it is said which machine does what, and for how long; asked for a machine, for which job.
+func TestWhereAStartStandsIsTold(t *testing.T) {
+	e := running()
+	begins("pulls llm:7: 3 GiB of 20 GiB", 90*time.Second, false)(&e)
+	if want := "spark2 pulls llm:7: 3 GiB of 20 GiB, for 1m30s"; !slices.Contains(e.looked(), want) {
+		t.Errorf("%q, want %q", e.looked(), want)
+	}
+	e.Node, e.Job = &e.Nodes[1], nil
+	if want := "job aaaa: spark2 pulls llm:7: 3 GiB of 20 GiB, for 1m30s"; !slices.Contains(e.looked(), want) {
+		t.Errorf("%q, want %q", e.looked(), want)
 	}
 }
 
