@@ -467,6 +467,11 @@ func TestWordsOfFindings(t *testing.T) {
 			goOn(e, 1)
 		},
 			"rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+		"a child that was killed at a limit": {func(e *Evidence) {
+			r := &e.Looks[1].Ranks[0]
+			r.Dead, r.Group = []wire.DeadChild{{PID: 7, Name: "Engine", End: "killed by SIGKILL (9)"}}, wire.Cgroup{Limit: 40 << 20,
+				Killed: 2, LimitFile: "/g/memory.max"}
+		}, "rank 1 on spark2 goes on without Engine (pid 7)|python3 (pid 101)|at its cgroup's limit of 40 MiB (/g/memory.max)"},
 		"a crash loop": {loops, "attempt 3 of 21 ended, and it is to start again; its last end: rank 1 on spark2: exit 1|" +
 			"it has ended so 3 times in a row|it starts in 1m0s"},
 		"the next attempt of a crash loop runs": {func(e *Evidence) {
