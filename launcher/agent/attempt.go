@@ -32,6 +32,7 @@ type attempt struct {
 	entry   launcher.LedgerEntry  // written by the loop under entryMu; the loop alone may read it without
 	lost    []logs.Lost           // as the journal says; guarded likewise
 	seen    *launcher.ServiceSeen // of a service; guarded by entryMu, and replaced whole
+	doing   Doing                 // guarded by entryMu
 	entryMu sync.Mutex
 
 	meeting *meeting // where an MPI job's barriers meet; nil: it has none, or they meet on another node
@@ -272,6 +273,7 @@ func (t *attempt) prepareDone(r result) bool {
 		return false
 	}
 	t.plan, t.hold, t.shim, t.kept = r.plan, r.hold, r.shim, true
+	t.does("is prepared, and waits until all machines of the job are", false)
 	image := r.plan.container.ImageSeen()
 	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.at.port, Ports: r.at.own, Text: r.warning, Image: image},
 		func(e *launcher.LedgerEntry) {

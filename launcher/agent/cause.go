@@ -78,6 +78,7 @@ func (t *attempt) diagnose(ctx context.Context, ev shim.Event) launcher.Exit {
 		t.a.cfg.Logger.Warn("read error file", "job", t.key.Job, "rank", ev.Rank, "error", err)
 	}
 	of := diagnose.Case{PID: ev.PID, Ended: ev.Time, LogDir: t.a.logDir(t.key), Rank: ev.Rank, Record: record,
+		Group:     string(t.a.cfg.Node) + "-" + t.key.String(),
 		Contained: t.assignment != nil && t.assignment.Spec.MainStage().Container != nil}
 	if ev.ContainerPID != 0 { // the process that the kernel's log names, if it killed one
 		of.PID = ev.ContainerPID

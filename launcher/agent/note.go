@@ -104,9 +104,11 @@ func (t *attempt) rankIs(r launcher.RankStatus) {
 	case known || as == nil:
 	case as.Spec.Stepped():
 		if step, all := t.stepExecd(r.Rank); all {
+			t.does("", false)
 			t.change(&launcher.Event{Kind: launcher.Started, Step: step, Time: r.Time}, nil)
 		}
 	case t.allExecd():
+		t.does("", false)
 		t.change(&launcher.Event{Kind: launcher.Started, Time: r.Time}, nil)
 	}
 }

@@ -60,15 +60,19 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		r.err = errAskMPI
 		return r
 	}
+	a.does(as.Key, "asks its policy whether the job may run there", true)
 	if r.err = a.allow(ctx, as); r.err != nil {
 		return r
 	}
+	a.does(as.Key, "fetches and lays out the files of --stage", false)
 	if r.err = a.bring(ctx, as); r.err != nil {
 		return r
 	}
+	a.does(as.Key, "asks its container engine for the image", true)
 	if r.err = a.bringImage(ctx, as); r.err != nil {
 		return r
 	}
+	a.does(as.Key, "looks whether the job's folders, files and programs are there", true)
 	if r.plan, r.err = a.check(ctx, a.atStage(as)); r.err != nil {
 		return r
 	}
@@ -80,6 +84,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = context.Cause(ctx); r.err != nil {
 		return r // ended while a disk hung: the folder is no longer ours
 	}
+	a.does(as.Key, "lays out what its ranks need", true)
 	a.lingerFor(ctx, as.Key, r.plan.who)
 	if r.err = a.holdPorts(as, &r); r.err != nil {
 		return r
@@ -109,7 +114,10 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	if as.Spec.MainStage().Container == nil {
 		return nil
 	}
-	tell := func(text string) { a.emitPreparing(as.Key, text) }
+	tell := func(text string) {
+		a.does(as.Key, text, false)
+		a.emitPreparing(as.Key, text)
+	}
 	a.containers.AwaitEngine(ctx, a.booted, tell)
 	if err := a.containers.BringImage(ctx, as, tell); err != nil {
 		return err

@@ -22,6 +22,7 @@ func (t *attempt) obeyStart(ctx context.Context, s launcher.Start) {
 		return // started before, or ended
 	}
 	t.steps[s.Step] = true
+	t.does("starts its ranks", true)
 	keep := s.Port != t.entry.Port
 	t.change(nil, func(e *launcher.LedgerEntry) {
 		e.Phase, e.Port = launcher.PhaseStarted, s.Port

@@ -99,6 +99,20 @@ func openEngine(ctx context.Context, socket string, wait time.Duration) (*Engine
 	return e, f, nil
 }
 
+// Answers asks the node's engine for a sign of life. Unless it must, it asks none from which nothing here has had
+// containers yet: systemd may start one for whoever asks.
+func (h *Host) Answers(ctx context.Context, must bool, within time.Duration) error {
+	if h.cfg.Engine == nil || !must && !h.hasHadContainers() {
+		return nil
+	}
+	asked, cancel := context.WithTimeoutCause(ctx, within, errSilent(h.cfg.Engine.Socket, within))
+	defer cancel()
+	if _, err := Open(asked, h.cfg.Engine.Socket); err != nil {
+		return cause(asked, err)
+	}
+	return nil
+}
+
 func errSilent(socket string, wait time.Duration) error {
 	return fmt.Errorf("the engine at %s accepts connections and has not answered within %s: "+
 		"`journalctl -u docker` may say why; restart it (systemctl restart docker)", socket, wait)

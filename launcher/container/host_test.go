@@ -337,6 +337,14 @@ func TestEngineThatHangs(t *testing.T) {
 		!strings.Contains(err.Error(), "the engine at "+socket+" accepts connections and has not answered within 100ms") {
 		t.Errorf("an engine that hangs: %v", err)
 	}
+	h := NewHost(HostConfig{Engine: &Config{Socket: socket}})
+	if err := h.Answers(t.Context(), false, time.Hour); err != nil {
+		t.Errorf("an engine that nobody has used: %v", err)
+	}
+	if err := h.Answers(t.Context(), true, 50*time.Millisecond); err == nil || !strings.Contains(err.Error(),
+		"has not answered within 50ms") {
+		t.Errorf("an engine that hangs is asked for a sign of life: %v", err)
+	}
 }
 
 func must(t *testing.T, err error) {

@@ -30,6 +30,7 @@ type Case struct {
 	Rank      int
 	Record    []byte // its error file (TORCHELASTIC_ERROR_FILE); empty: it wrote none
 	Contained bool   // it ran in a container
+	Group     string // a part of the path of its attempt's cgroup, which no other's has
 }
 
 // Explain adds the cause to an exit, as far as it can be found. It reads files, and may
@@ -37,7 +38,8 @@ type Case struct {
 func (s *Servers) Explain(c Case, e launcher.Exit) launcher.Exit { return s.gather(c).evaluate(e) }
 
 func (s *Servers) gather(c Case) evidence {
-	found := evidence{logs: s, pid: c.PID, kernel: kernelLog(), record: c.Record, contained: c.Contained}
+	found := evidence{logs: s, pid: c.PID, kernel: kernelLog(), record: c.Record, contained: c.Contained,
+		group: c.Group}
 	var since unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &since) == nil { // the clock of the kernel log
 		found.died = time.Duration(since.Nano()) - time.Since(c.Ended)

@@ -26,6 +26,7 @@ type evidence struct {
 	lines     []string      // the end of its output: of stderr, if it wrote there
 	aside     []string      // then the end of the other stream
 	contained bool          // it ran in a container
+	group     string        // as in Case
 	logs      *Servers
 }
 
@@ -64,19 +65,29 @@ func (ev evidence) evaluate(e launcher.Exit) launcher.Exit {
 	if outside == "" {
 		outside = endedFromOutside(ev.aside)
 	}
-	e.LostPeer = lost && kernel == "" && outside == ""
+	if e.LostPeer = lost && kernel == "" && outside == ""; kernel == "" && !e.LostPeer && e.Failed() {
+		kernel = childOutOfMemory(ev.kernel, ev.group, ev.died)
+	}
 	for _, words := range []string{kernel, outside, message, text} {
 		if e.Words == "" {
 			e.Words = plain.Cut(plain.Strip(words), launcher.MaxWordsBytes)
 		}
 	}
-	e.Trace = tailOf(plain.Strip(trace), launcher.MaxTraceBytes)
+	e.Trace = tailOf(strings.Join(withoutMarks(strings.Split(plain.Strip(trace), "\n")), "\n"), launcher.MaxTraceBytes)
 	var last []string
-	for _, l := range ev.lines[max(0, len(ev.lines)-launcher.MaxLastLines):] {
+	told := withoutMarks(ev.lines)
+	for _, l := range told[max(0, len(told)-launcher.MaxLastLines):] {
 		last = append(last, plain.Cut(plain.Strip(l), launcher.MaxLineBytes))
 	}
 	e.Last = strings.Join(last, "\n")
 	return e
+}
+
+// withoutMarks drops the lines by which Python, from 3.11 on, underlines a part of the source above.
+func withoutMarks(lines []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
+		return strings.Trim(l, "^~ ") == "" && strings.TrimSpace(l) != ""
+	})
 }
 
 // endedFromOutside finds the last line of a container's outer half. It drops the
@@ -289,6 +300,43 @@ func outOfMemory(kernel string, pid int) string {
 	return ""
 }
 
+// oomChoice is the kernel's line about what it is to kill, with the cgroup of that: "oom-kill:constraint=
+// CONSTRAINT_MEMCG,...,oom_memcg=/a,task_memcg=/a/b,task=python3,pid=12,uid=0".
+var oomChoice = plain.Pattern(`(?m)^\d+,\d+,(\d+),[^;]*;oom-kill:constraint=(\w+),.*task_memcg=([^,]*),task=(.*),pid=(\d+),uid=`)
+
+// childOutOfMemory is about another process of an attempt, which was killed shortly before: its rank may well have
+// ended because of that. group is as in Case.
+func childOutOfMemory(kernel, group string, died time.Duration) (words string) {
+	if group == "" || !strings.Contains(kernel, "oom-kill:") {
+		return ""
+	}
+	for _, m := range oomChoice().FindAllStringSubmatch(kernel, -1) {
+		if us, err := strconv.ParseInt(m[1], 10, 64); err != nil || !isOf(m[3], group) ||
+			!shortlyBefore(time.Duration(us)*time.Microsecond, died, oomWithin) {
+			continue
+		}
+		words = "out of memory: "
+		if m[2] == "CONSTRAINT_MEMCG" {
+			words += "its cgroup's limit was reached, and "
+		}
+		words += fmt.Sprintf("the kernel's OOM killer ended %s (pid %s), a process of its job", m[4], m[5])
+	}
+	return words
+}
+
+// isOf reports whether a path of a cgroup has a name that no digit follows, which would be another attempt's.
+func isOf(cgroup, name string) bool {
+	_, rest, found := strings.Cut(cgroup+"/", name)
+	return found && (rest[0] < '0' || rest[0] > '9')
+}
+
+// oomWithin is how long before a rank's end a process of its job counts as its cause.
+const oomWithin = time.Minute
+
+func shortlyBefore(at, died, within time.Duration) bool {
+	return died > 0 && at <= died+time.Second && died-at <= within
+}
+
 // xidLine is how NVIDIA's driver reports a GPU error: "NVRM: Xid (PCI:000f:01:00): 31,
 // pid=1234, name=python3, Ch 00000008, ...".
 var xidLine = plain.Pattern(`(?m)^\d+,\d+,(\d+),[^;]*;(NVRM: Xid \([^)]*\): (\d+), (?:pid='?(\d+)'?)?.*)$`)
@@ -303,8 +351,7 @@ func xid(kernel string, pid int, died time.Duration) string {
 	found := ""
 	for _, m := range xidLine().FindAllStringSubmatch(kernel, -1) {
 		us, err := strconv.ParseInt(m[1], 10, 64)
-		at := time.Duration(us) * time.Microsecond
-		recent := err == nil && died > 0 && at <= died+time.Second && died-at <= xidWithin
+		recent := err == nil && shortlyBefore(time.Duration(us)*time.Microsecond, died, xidWithin)
 		if m[4] == strconv.Itoa(pid) && pid > 0 || m[4] == "" && recent {
 			found = "the GPU reported an error: " + m[2]
 		}

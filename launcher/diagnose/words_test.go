@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,9 @@ const (
 4,813,95000000,-;NVRM: Xid (PCI:000f:01:00): 31, pid=4712, name=python3, Ch 00000008, intr 00000000. MMU Fault
 4,814,96000000,-;NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus.
 3,815,97000000,-;Memory cgroup out of memory: Killed process 4713 (train) total-vm:1kB, anon-rss:1048576kB
+`
+	oomText = `6,816,97000001,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/x,task_memcg=/sparkrun/n1-aaaa.1,task=VLLM::Engine Co,pid=99,uid=0
+6,817,97000002,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/sparkrun-n1-bbbb.1.scope/ranks,task=python3,pid=98,uid=0
 `
 )
 
@@ -196,6 +200,15 @@ func TestEvaluateAnExit(t *testing.T) {
 			ev: evidence{lines: []string{
 				"Abort(11) on node 6 (rank 6 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 11) - process 6"}},
 			want: "MPI_Abort with code 11"},
+		"its child was killed at a limit": {exit: code, ev: evidence{kernel: oomText, died: 98 * time.Second,
+			group: "n1-aaaa.1", lines: []string{"RuntimeError: engine died"}}, want: "exit 1: out of memory: its cgroup's " +
+			"limit was reached, and the kernel's OOM killer ended VLLM::Engine Co (pid 99), a process of its job"},
+		"its child was killed": {exit: code, ev: evidence{kernel: oomText, died: 98 * time.Second, group: "n1-bbbb.1"},
+			want: "exit 1: out of memory: the kernel's OOM killer ended python3 (pid 98), a process of its job"},
+		"another attempt's child was killed": {exit: code, ev: evidence{kernel: strings.ReplaceAll(oomText,
+			"aaaa.1", "aaaa.12"), died: 98 * time.Second, group: "n1-aaaa.1"}, want: "exit 1"},
+		"its child was killed long before": {exit: code, ev: evidence{kernel: oomText, died: 500 * time.Second,
+			group: "n1-aaaa.1"}, want: "exit 1"},
 		"escape sequences": {exit: code, ev: evidence{lines: []string{"ValueError: \x1b[31mred\x1b[0m"}},
 			want: "exit 1: ValueError: [31mred[0m"},
 	}
@@ -225,6 +238,17 @@ func TestCausesAreBounded(t *testing.T) {
 	}
 	if !strings.HasSuffix(e.Trace, "\nlast") || strings.Contains(e.Trace, "first") {
 		t.Errorf("the trace is cut at its end: %q", e.Trace)
+	}
+}
+
+// Lines that only underline the source above are no news.
+func TestMarksAreLeftOut(t *testing.T) {
+	trace := []string{"Traceback (most recent call last):", `  File "a.py", line 5, in <module>`, "    import x",
+		"    ~~~~~~~^", "", "ModuleNotFoundError: No module named 'x'"}
+	ev := evidence{lines: trace, logs: knownLogs(), record: []byte(`{"message":{"message":"x","extraInfo":{"py_callstack":"a\n  ^^^^^\nb"}}}`)}
+	want := strings.Join(slices.Delete(slices.Clone(trace), 3, 4), "\n")
+	if e := ev.evaluate(launcher.Exit{Code: 1}); e.Last != want || e.Trace != "a\nb" {
+		t.Errorf("%q, %q", e.Last, e.Trace)
 	}
 }
 

@@ -22,7 +22,26 @@ type Held struct {
 	Stalled   *Pressure     // of the v2 tree; nil: its kernel does not say
 	Limit     int64         // of memory: the one that is nearest to being reached; 0: there is none
 	Used      int64         // of Limit
+	LimitFile string        // the file that has Limit
+	Refaults  int64         // of that group: pages that were taken from it and, a short while later, read again
+	Killed    int64         // processes of that group that were killed at its limit
 }
+
+// files are the names of what a version of cgroups tells.
+type files struct {
+	quota, throttled string
+	unit             time.Duration // of throttled
+	limits           []string
+	used, refaults   string
+	events           string // where oom_kill is counted
+}
+
+var (
+	v1 = files{"cpu.cfs_quota_us", "throttled_time", time.Nanosecond, []string{"memory.limit_in_bytes"},
+		"memory.usage_in_bytes", "total_workingset_refault_", "memory.oom_control"}
+	v2 = files{"cpu.max", "throttled_usec", time.Microsecond, []string{"memory.max", "memory.high"},
+		"memory.current", "workingset_refault_", "memory.events"}
+)
 
 // Held reads it. What cannot be read is left out.
 func (fs FS) Held(g Groups, pid int) (h Held) {
@@ -38,7 +57,7 @@ func (fs FS) Held(g Groups, pid int) (h Held) {
 				root += "/unified"
 			}
 			h.Path = f[2]
-			h.walk(root, f[2], "cpu.max", "throttled_usec", time.Microsecond, "memory.max", "memory.current")
+			h.walk(root, f[2], v2)
 			if text, err := os.ReadFile(path.Join(root, f[2], "memory.pressure")); err == nil {
 				if p, err := ParsePressure(string(text)); err == nil {
 					h.Stalled = &p
@@ -48,36 +67,53 @@ func (fs FS) Held(g Groups, pid int) (h Held) {
 		}
 		for controller := range strings.SplitSeq(f[1], ",") {
 			if controller == "cpu" || controller == "memory" {
-				h.walk(string(g)+"/"+controller, f[2], "cpu.cfs_quota_us", "throttled_time", time.Nanosecond,
-					"memory.limit_in_bytes", "memory.usage_in_bytes")
+				h.walk(string(g)+"/"+controller, f[2], v1)
 			}
 		}
+	}
+	if dir := path.Dir(h.LimitFile); h.Limit > 0 {
+		of := v2
+		if path.Base(h.LimitFile) == v1.limits[0] {
+			of = v1
+		}
+		h.Refaults = count(dir+"/memory.stat", func(name string) bool { return strings.HasPrefix(name, of.refaults) })
+		h.Killed = count(path.Join(dir, of.events), func(name string) bool { return name == "oom_kill" })
 	}
 	return h
 }
 
 // walk looks at a group and those above it.
-func (h *Held) walk(root, group, quota, throttled string, unit time.Duration, limit, used string) {
+func (h *Held) walk(root, group string, of files) {
 	for at := path.Clean("/" + group); ; at = path.Dir(at) {
 		dir := path.Join(root, at)
-		stat, _ := os.ReadFile(dir + "/cpu.stat")
-		for line := range strings.Lines(string(stat)) {
-			name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
-			if n, err := strconv.ParseInt(text, 10, 64); err == nil && name == throttled &&
-				time.Duration(n)*unit > h.Throttled {
-				b, _ := os.ReadFile(path.Join(dir, quota))
-				h.Throttled, h.Quota = time.Duration(n)*unit, quota+" "+strings.TrimSpace(string(b))+" of "+at
-			}
+		n := count(dir+"/cpu.stat", func(name string) bool { return name == of.throttled })
+		if t := time.Duration(n) * of.unit; t > h.Throttled {
+			b, _ := os.ReadFile(path.Join(dir, of.quota))
+			h.Throttled, h.Quota = t, of.quota+" "+strings.TrimSpace(string(b))+" of "+at
 		}
-		most, has := number(path.Join(dir, limit)), number(path.Join(dir, used))
-		// v1 says that there is no limit by a number that no machine has.
-		if most > 0 && most < 1<<56 && (h.Limit == 0 || most-has < h.Limit-h.Used) {
-			h.Limit, h.Used = most, has
+		for _, limit := range of.limits {
+			most, has := number(path.Join(dir, limit)), number(path.Join(dir, of.used))
+			// v1 says that there is no limit by a number that no machine has.
+			if most > 0 && most < 1<<56 && (h.Limit == 0 || most-has < h.Limit-h.Used) {
+				h.Limit, h.Used, h.LimitFile = most, has, path.Join(dir, limit)
+			}
 		}
 		if at == "/" {
 			return
 		}
 	}
+}
+
+// count sums the lines "NAME N" of a file.
+func count(file string, counts func(name string) bool) (sum int64) {
+	b, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(b)) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && counts(name) {
+			sum += n
+		}
+	}
+	return sum
 }
 
 func number(file string) int64 {

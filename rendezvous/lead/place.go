@@ -83,7 +83,7 @@ func (l *Leader) placeJob(spec launcher.Spec, r *run, gone ...*run) (rendezvous.
 	free, taken := l.free(spec, r, roster, gone...)
 	plan, findings, err := l.fit(spec, free, former, least)
 	if err != nil && taken != "" {
-		if _, _, idle := l.fit(spec, roster, former, least); idle == nil {
+		if _, _, err = l.fit(spec, roster, former, least); err == nil { // an error that calls none away who is taken
 			err = &busyError{taken, remedyFor(spec)}
 		}
 	}

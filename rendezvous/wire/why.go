@@ -46,6 +46,8 @@ type LookRequest struct {
 	Stacks bool `json:"stacks,omitempty"`
 	// Folders are those whose file systems are of interest.
 	Folders []string `json:"folders,omitempty"`
+	// Engine has its container engine asked for a job, and even if nothing has had containers there.
+	Engine bool `json:"engine,omitempty"`
 }
 
 // NodeLook is what was seen on one node.
@@ -59,8 +61,18 @@ type NodeLook struct {
 	Ranks   []RankLook          `json:"ranks,omitempty"`
 	Busy    []BusyProgram       `json:"busy,omitempty"`               // what else uses most of the processor
 	Floor   int64               `json:"memory_floor_bytes,omitempty"` // the memory guard's; 0: there is none
+	Starts  []StartLook         `json:"starts,omitempty"`             // of jobs whose ranks have not been exec'd
+	Engine  string              `json:"engine,omitempty"`             // what is wrong with its container engine
 	Error   string              `json:"error,omitempty"`
 	Over    time.Duration       `json:"over_ns"` // how long it was looked at
+}
+
+// StartLook is what a node does for a job until its ranks have been exec'd.
+type StartLook struct {
+	Job   launcher.JobID `json:"job_id"`
+	Text  string         `json:"text"` // "pulls IMAGE: 3 GiB of 20 GiB"
+	For   time.Duration  `json:"for_ns"`
+	Brief bool           `json:"brief,omitempty"` // it takes a moment where nothing is wrong
 }
 
 // BusyProgram is a process that belongs to no rank that was asked for.
@@ -83,10 +95,12 @@ type RankLook struct {
 	Name   string         `json:"name"`
 	Count  int            `json:"threads"`
 	Tracer int            `json:"tracer,omitempty"` // the process that traces it
-	CPU    float64        `json:"cpu"`              // cores in use while it was looked at
-	Mean   float64        `json:"cpu_mean"`         // the same since it began
-	Queued float64        `json:"queued"`           // cores that its threads waited for
-	Top    float64        `json:"top_thread"`       // of its busiest thread, and those that it waited for
+	// TracerName is that process's name.
+	TracerName string  `json:"tracer_name,omitempty"`
+	CPU        float64 `json:"cpu"`        // cores in use while it was looked at
+	Mean       float64 `json:"cpu_mean"`   // the same since it began
+	Queued     float64 `json:"queued"`     // cores that its threads waited for
+	Top        float64 `json:"top_thread"` // of its busiest thread, and those that it waited for
 	// Locked: each thread waits without an end for what only another thread of its process could give.
 	Locked bool `json:"locked,omitempty"`
 	// Signals: it has handlers for signals that people send.
@@ -96,6 +110,7 @@ type RankLook struct {
 	Swapped int64            `json:"swapped_bytes,omitempty"`
 	Waits   []string         `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
 	Group   Cgroup           `json:"cgroup"`
+	Moves   Moves            `json:"moves"`
 	Conns   []Conn           `json:"conns,omitempty"`
 	Listens []netip.AddrPort `json:"listens,omitempty"`
 	Stacks  []string         `json:"stacks,omitempty"` // of its main thread, the innermost function first
@@ -106,6 +121,13 @@ type RankLook struct {
 	Dead []DeadChild `json:"dead,omitempty"`
 	// Unseen says why there are no stacks.
 	Unseen string `json:"unseen,omitempty"`
+}
+
+// Moves is what a rank loads and saves, in bytes a second, and the file in which it moves most; empty: that is not seen.
+type Moves struct {
+	Read    float64 `json:"read_bps"`
+	Written float64 `json:"written_bps"`
+	File    string  `json:"file,omitempty"`
 }
 
 // FileLock is a file's, and who holds it, as /proc/locks has it.
@@ -140,6 +162,10 @@ type Cgroup struct {
 	Stalled   *float64 `json:"stalled,omitempty"` // part of the time in which all of it waited for memory
 	Limit     int64    `json:"limit_bytes,omitempty"`
 	Held      int64    `json:"held_bytes,omitempty"` // of Limit
+	LimitFile string   `json:"limit_file,omitempty"` // that has Limit
+	// Refaults are pages a second that were taken from the group with Limit a short while ago, and are read again.
+	Refaults float64 `json:"refaults,omitempty"`
+	Killed   int64   `json:"killed,omitempty"` // its processes that were killed at Limit, ever
 }
 
 // Conn is a TCP connection of a rank.

@@ -157,6 +157,25 @@ func whyTroubles() []whyRow {
 			plant: on("spark2", "g=/sys/fs/cgroup/cpu/why; mkdir -p $g; echo 2000 > $g/cpu.cfs_quota_us; "+
 				"for p in $(pgrep -f '[w]hy.py burn'); do echo $p > $g/cgroup.procs; done"),
 			codes: "throttled", host: "spark2"},
+		{name: "a rank is at its cgroup's limit of memory", launch: "exec --nodes 2 -- PYTHON SCRIPT page",
+			plant: on("spark2", "until [ $(stat -c %s /tmp/why-pages) = 167772160 ]; do sleep 0.2; done; sleep 2; "+
+				"g=/sys/fs/cgroup/memory/why; mkdir -p $g; echo 40M > $g/memory.limit_in_bytes; "+
+				"for p in $(pgrep -f '[w]hy.py page'); do echo $p > $g/cgroup.procs; done; echo 1 > /proc/sys/vm/drop_caches"),
+			undo: on("spark2", "rmdir /sys/fs/cgroup/memory/why; rm /tmp/why-pages"), within: 8 * time.Second,
+			codes: "paging", host: "spark2"},
+		{name: "docker hangs while a job starts", plant: func(l *lab) {
+			l.do("engine", "spark2")
+			on("spark2", "kill -STOP $(cat /run/docker.pid)")(l)
+			on("spark1", "sparkrun launch -d exec --name row --on spark2 --image lab/busybox -- sleep 60 "+
+				">/dev/null 2>&1 </dev/null &")(l)
+		}, undo: func(l *lab) {
+			on("spark2", "kill -CONT $(cat /run/docker.pid)")(l)
+			l.do("engine", "--stop", "spark2")
+		}, within: 8 * time.Second, codes: "engine-silent", host: "spark2"},
+		{name: "a debugger holds a rank", launch: "exec --nodes 2 -- PYTHON SCRIPT idle",
+			plant: on("spark2", "p=$(pgrep -f '[w]hy.py idle'); "+
+				"setsid sh -c \"sleep 60 | gdb -nx -q -p $p\" >/dev/null 2>&1 </dev/null &"),
+			codes: "rank-traced", host: "spark2"},
 		{name: "a link loses packets", launch: whyTrain + "train",
 			plant: on("spark3", "iptables -A INPUT -i enp1s0f0np0 -m statistic --mode random --probability 0.05 -j DROP"),
 			undo:  on("spark3", "iptables -F INPUT"), codes: "loses-packets no-answer", host: "spark3"},
@@ -195,6 +214,7 @@ func whyHealthy() []whyRow {
 		{name: "a training", launch: whyTrain + "train"},
 		{name: "rank 0 works more than the others", launch: whyTrain + "uneven"},
 		{name: "rank 0 writes a checkpoint, the others wait", launch: whyTrain + "checkpoint"},
+		{name: "rank 0 writes a checkpoint in small pieces", launch: whyTrain + "pieces", within: lasting},
 		{name: "all ranks use all of a core", launch: "exec --nodes 3 -- PYTHON SCRIPT burn"},
 		{name: "a rank has more threads than cores", launch: "exec --nodes 1 -- PYTHON SCRIPT burn-many"},
 		{name: "ranks sleep", launch: "exec --nodes 3 -- PYTHON SCRIPT idle"},

@@ -98,8 +98,13 @@ func (e Evidence) files(host string, r wire.RankLook,
 		}
 		add("file-locked", 80, fmt.Sprintf("waits for the lock of %s, %s", f.File, holder), remedy, program, e.others(r))
 	}
+	killed := ""
+	if g := r.Group; g.Killed > 0 {
+		killed = fmt.Sprintf("at its cgroup's limit of %s (%s) the kernel has killed %d processes", launcher.Size(g.Limit),
+			g.LimitFile, g.Killed)
+	}
 	for _, d := range r.Dead[:min(len(r.Dead), 3)] {
 		add("child-dead", 75, fmt.Sprintf("goes on without %s (pid %d), a process of its own, which has ended: %s", d.Name,
-			d.PID, d.End), fmt.Sprintf("sparkrun logs %s --rank %d", r.Job, r.Rank), program)
+			d.PID, d.End), fmt.Sprintf("sparkrun logs %s --rank %d", r.Job, r.Rank), program, killed)
 	}
 }

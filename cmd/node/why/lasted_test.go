@@ -45,6 +45,19 @@ func forEver(e *Evidence) {
 	r.CPU, r.Top, r.Main = 1, 1, wire.ThreadLook{State: "R"}
 }
 
+// saves has rank 0 write for a minute, while others wait for it.
+func saves(e *Evidence, rate, waits float64) {
+	each(e, 0, idles("lock"))
+	r := &e.Looks[0].Ranks[0]
+	idles("sleep")(r)
+	if r.Disk = waits; waits == 1 {
+		idles("disk")(r)
+		r.Main.Ran = 9
+	}
+	r.Moves = wire.Moves{Written: rate, File: "/ckpt/7.pt"}
+	goOn(e, 1)
+}
+
 // waitRows are of ranks that wait for others, or may.
 var waitRows = map[string]rankRow{
 	"one works ten times as much":    {func(e *Evidence) { tenTimes(e, 1) }, "slowest-rank:1:spark2"},
@@ -71,6 +84,16 @@ var waitRows = map[string]rankRow{
 		for i := range e.Looks { // all meet at rank 0
 			e.Looks[i].Ranks[0].Conns = e.Looks[i].Ranks[0].Conns[:1]
 		}
+		goOn(e, 1)
+	}, "waits-for-rank:2:spark3"},
+	"one writes a checkpoint in small pieces":     {func(e *Evidence) { saves(e, 5e6, 0.2) }, ""},
+	"one writes next to nothing":                  {func(e *Evidence) { saves(e, 1e3, 0) }, "waits-for-rank:0:spark1"},
+	"one gets next to nothing of its disk":        {func(e *Evidence) { saves(e, 2e5, 1) }, "disk-slow:0:spark1"},
+	"one waits for a disk that gives what it can": {func(e *Evidence) { saves(e, 9e6, 1) }, ""},
+	"one loads while a third one sleeps": {func(e *Evidence) {
+		each(e, 2, idles("lock"))
+		idles("sleep")(&e.Looks[2].Ranks[0])
+		e.Looks[0].Ranks[0].Moves.Read = 1e6
 		goOn(e, 1)
 	}, "waits-for-rank:2:spark3"},
 	"they chat from time to time": {func(e *Evidence) {

@@ -41,6 +41,7 @@ type watched struct {
 	// As it was at the first look.
 	threads map[int]proc.Thread // by TID
 	held    proc.Held
+	moved   moved
 	faults  uint64
 	dead    []int
 	disk    int // glances at which a thread waited for a disk
@@ -60,6 +61,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	for _, k := range ranks {
 		w.first(k, before)
 	}
+	engine := w.engine(ctx, r)
 	began, queued := time.Now(), map[uint64]uint32{}
 	for range glances {
 		select {
@@ -84,6 +86,10 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	}
 	if r.Stacks {
 		w.stacks(ctx, ranks)
+	}
+	out.Engine = <-engine
+	for _, d := range w.cfg.Agent.Doing(r.Job) {
+		out.Starts = append(out.Starts, wire.StartLook{Job: d.Job, Text: d.Text, For: time.Since(d.Since), Brief: d.Brief})
 	}
 	for _, k := range ranks {
 		out.Ranks = append(out.Ranks, k.look)
@@ -193,7 +199,7 @@ func (w *Why) first(k *watched, before map[int]proc.Work) {
 		}
 		k.faults += before[pid].Faults
 	}
-	k.held, k.dead = w.cfg.Proc.Held(w.cfg.Groups, k.pids[len(k.pids)-1]), w.dead(k.pids)
+	k.held, k.dead, k.moved = w.cfg.Proc.Held(w.cfg.Groups, w.program(k)), w.dead(k.pids), w.moved(k.pids)
 }
 
 // glance notes whether a rank waits for a disk at this moment, or for memory, which looks the same.
@@ -212,7 +218,9 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	l, fs := &k.look, w.cfg.Proc
 	l.PID = w.program(k)
 	l.Dead = w.failed(k)
-	l.Name, l.Tracer = fs.Name(l.PID), fs.Tracer(l.PID)
+	if l.Name, l.Tracer = fs.Name(l.PID), fs.Tracer(l.PID); l.Tracer != 0 {
+		l.TracerName = path.Base(fs.Name(l.Tracer))
+	}
 	l.Signals = fs.Handles(l.PID, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTERM, unix.SIGALRM)
 	cores := func(d time.Duration) float64 { return max(0, d.Seconds()/over.Seconds()) }
 	var faults uint64
@@ -272,12 +280,22 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 		l.Waits = append(l.Waits, at)
 	}
 	slices.Sort(l.Waits)
-	now := fs.Held(w.cfg.Groups, k.pids[len(k.pids)-1])
-	l.Group = wire.Cgroup{Path: now.Path, Quota: now.Quota, Limit: now.Limit, Held: now.Used,
-		Throttled: min(1, cores(now.Throttled-k.held.Throttled))}
-	if now.Stalled != nil && k.held.Stalled != nil {
-		l.Group.Stalled = new(min(1, cores(now.Stalled.Full-k.held.Stalled.Full)))
+	l.Moves = w.moved(k.pids).since(k.moved, over)
+	l.Group = group(k.held, fs.Held(w.cfg.Groups, l.PID), over)
+}
+
+// group compares what holds a rank back with what did before.
+func group(was, now proc.Held, over time.Duration) wire.Cgroup {
+	part := func(d time.Duration) float64 { return min(1, max(0, d.Seconds()/over.Seconds())) }
+	g := wire.Cgroup{Path: now.Path, Quota: now.Quota, Limit: now.Limit, Held: now.Used, LimitFile: now.LimitFile,
+		Killed: now.Killed, Throttled: part(now.Throttled - was.Throttled)}
+	if now.LimitFile == was.LimitFile {
+		g.Refaults = max(0, float64(now.Refaults-was.Refaults)) / over.Seconds()
 	}
+	if now.Stalled != nil && was.Stalled != nil {
+		g.Stalled = new(part(now.Stalled.Full - was.Stalled.Full))
+	}
+	return g
 }
 
 // waitsFor puts a function of the kernel in a word. Its names have changed little since Linux 5.4.

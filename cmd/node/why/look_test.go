@@ -152,3 +152,22 @@ func TestBusyPrograms(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// What a process writes to a file is seen, and to which; that it is in memory does not matter.
+func TestMoves(t *testing.T) {
+	w := New(Config{Proc: proc.Here})
+	file := filepath.Join(t.TempDir(), "ckpt")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	was := w.moved([]int{os.Getpid()})
+	if _, err := f.Write(make([]byte, 8<<20)); err != nil {
+		t.Fatal(err)
+	}
+	got := w.moved([]int{os.Getpid()}).since(was, 2*time.Second)
+	if got.File != file || got.Written < 3<<20 || got.Written > 9<<20 {
+		t.Errorf("%+v, want about 4 MiB/s to %s", got, file)
+	}
+}

@@ -84,7 +84,10 @@ func (e Evidence) peers() (out []wire.WhyFinding) {
 	if len(all) < 2 {
 		return nil
 	}
-	switch out = e.missing(all); {
+	if out = e.loading(all); len(out) == 0 {
+		out = e.missing(all)
+	}
+	switch {
 	case len(out) > 0:
 	case slices.ContainsFunc(all, func(r wire.RankLook) bool { return len(r.Stacks) == 0 }):
 		out = byKernel(e, all)

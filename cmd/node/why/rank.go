@@ -61,6 +61,7 @@ func Rank(e Evidence) []wire.WhyFinding {
 	add(e.links()...)
 	for _, l := range e.Looks {
 		add(e.machine(l)...)
+		add(e.starting(l)...)
 		for _, r := range l.Ranks {
 			add(e.rank(l, r)...)
 		}
@@ -124,8 +125,11 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 	j := e.Job
 	switch {
 	case j.State == rendezvous.StateAgain:
-		f := wire.WhyFinding{Code: "again", Sure: 90, Text: "it ended, and is to start again" + e.formerCause(),
-			Remedy: "sparkrun logs " + string(j.Spec.ID), Evidence: nonempty(j.Waits)}
+		f := wire.WhyFinding{Code: "again", Sure: 90, Text: e.attempt(j.Plan.Generation) + " ended, and it is to start again" +
+			e.formerCause(), Remedy: "sparkrun logs " + string(j.Spec.ID), Evidence: nonempty(j.Waits)}
+		if j.Last != nil {
+			f.Evidence = append(f.Evidence, nonempty(e.alike(j.Last.Cause, 1))...)
+		}
 		if j.AgainAt != nil && j.AgainAt.After(e.Now) {
 			f.Evidence = append(f.Evidence, "it starts in "+j.AgainAt.Sub(e.Now).Round(time.Second).String())
 		}
@@ -149,10 +153,34 @@ func (e Evidence) notStarted() []wire.WhyFinding {
 	case j.State == rendezvous.StateStarts && j.Spec.StartTimeout > 0 && e.Now.Sub(j.Planned) > j.Spec.StartTimeout*4/5:
 		return []wire.WhyFinding{{Code: "start-slow", Sure: 45,
 			Text: fmt.Sprintf("it has been starting for %s of the %s that "+
-				"--start-timeout gives it", e.ago(j.Planned), j.Spec.StartTimeout), Evidence: nonempty(j.Waits),
+				"--start-timeout gives it", e.ago(j.Planned), j.Spec.StartTimeout), Evidence: append(nonempty(j.Waits),
+				e.startTexts()...),
 			Remedy: "sparkrun logs " + string(j.Spec.ID)}}
 	}
 	return nil
+}
+
+// attempt names a generation: the last one of the main stage, or the one before, by its number.
+func (e Evidence) attempt(generation launcher.Generation) string {
+	j, before := e.Job, int(e.Job.Plan.Generation)-int(generation)
+	if n := j.Plan.Restarts + 1 - before; before <= 1 && n > 0 && j.Plan.Stage == "" && j.Spec.MaxRestarts > 0 {
+		return fmt.Sprintf("attempt %d of %d", n, j.Spec.MaxRestarts+1)
+	}
+	return fmt.Sprintf("generation %d of it", generation)
+}
+
+// alike says how often in a row it has ended so.
+func (e Evidence) alike(cause string, last int) string {
+	for _, a := range slices.Backward(e.Job.Attempts) {
+		if a.Cause != cause {
+			break
+		}
+		last++
+	}
+	if last < 2 || cause == "" {
+		return ""
+	}
+	return fmt.Sprintf("it has ended so %d times in a row", last)
 }
 
 // formerCause is why the generation before ended, where the next one is waited for.
@@ -221,11 +249,13 @@ func (e Evidence) attempts() []wire.WhyFinding {
 		return nil
 	}
 	last := all[len(all)-1]
-	if last.Cause == "" || strings.HasPrefix(last.Cause, rendezvous.ByHand) || e.Now.Sub(last.Ended) > recent {
+	said := e.Job.Last != nil && e.Job.Last.Cause == last.Cause // by notStarted
+	if said || last.Cause == "" || strings.HasPrefix(last.Cause, rendezvous.ByHand) || e.Now.Sub(last.Ended) > recent {
 		return nil
 	}
-	return []wire.WhyFinding{{Code: "failed-before", Sure: 30, Text: fmt.Sprintf("generation %d of it ended %s ago: %s",
-		last.Generation, e.ago(last.Ended), last.Cause), Remedy: "sparkrun ps " + string(e.Job.Spec.ID)}}
+	return []wire.WhyFinding{{Code: "failed-before", Sure: 30, Text: fmt.Sprintf("%s ended %s ago: %s",
+		e.attempt(last.Generation), e.ago(last.Ended), last.Cause), Evidence: nonempty(e.alike(last.Cause, 0)),
+		Remedy: "sparkrun ps " + string(e.Job.Spec.ID)}}
 }
 
 // away is about machines of the job that do not answer, and ranks that a person has stopped.

@@ -69,6 +69,37 @@ func idles(in string) func(*wire.RankLook) {
 	return func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 0.01, 0.01, wire.ThreadLook{State: "S", In: in, At: in} }
 }
 
+// loops is a job that has failed three times in the same way, and waits for its fourth attempt.
+func loops(e *Evidence) {
+	e.Job.State, e.Looks, e.Job.AgainAt = rendezvous.StateAgain, nil, new(now.Add(time.Minute))
+	const cause = "rank 1 on spark2: exit 1"
+	e.Job.Spec.MaxRestarts, e.Job.Plan.Generation, e.Job.Plan.Restarts = 20, 3, 2
+	for i := range 2 {
+		e.Job.Attempts = append(e.Job.Attempts, rendezvous.Attempt{Generation: launcher.Generation(i + 1), Cause: cause,
+			Ended: now.Add(-time.Minute)})
+	}
+	e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: cause, Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
+}
+
+// begins is a job for which spark2 does something before its ranks are there.
+func begins(what string, since time.Duration, brief bool) func(*Evidence) {
+	return func(e *Evidence) {
+		e.Job.State = rendezvous.StateStarts
+		for i := range e.Looks {
+			e.Looks[i].Ranks = nil
+		}
+		e.Looks[1].Starts = []wire.StartLook{{Job: "aaaa", Text: what, For: since, Brief: brief}}
+	}
+}
+
+// atLimit is a rank at its cgroup's limit that reads pages, of which some come back.
+func atLimit(faults, refaults float64) func(*wire.RankLook) {
+	return func(r *wire.RankLook) {
+		r.Faults, r.Group = faults, wire.Cgroup{Limit: 40 << 20, Held: 40<<20 - 4096, Refaults: refaults,
+			LimitFile: "/sys/fs/cgroup/why/memory.max"}
+	}
+}
+
 func flap(ago time.Duration) []envgen.LinkChange {
 	return []envgen.LinkChange{{At: now.Add(-ago), Slot: "s", Port: "port 0", Up: new(false)},
 		{At: now.Add(-ago + time.Second), Slot: "s", Port: "port 0", Up: new(true)}}
@@ -181,7 +212,14 @@ func TestRank(t *testing.T) {
 			each(e, -1, func(r *wire.RankLook) { r.CPU, r.Queued = 0.5, 0.5 })
 			e.Looks[2].Busy = []wire.BusyProgram{{PID: 9, Name: "stress", CPU: 3}}
 		}, "starved:2:spark3"},
-		"pages":             {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
+		"pages":                                  {second(func(r *wire.RankLook) { r.Swapped, r.Faults = 1<<30, 900 }), "paging:1:spark2"},
+		"pages at its cgroup's limit":            {second(atLimit(9000, 8000)), "paging:1:spark2"},
+		"reads a model in a cgroup that is full": {second(atLimit(9000, 0)), ""},
+		"reads files again in one, by read":      {second(atLimit(0, 8000)), ""},
+		"pages, and its cgroup is far from full": {second(func(r *wire.RankLook) {
+			atLimit(9000, 8000)(r)
+			r.Group.Held /= 2
+		}), ""},
 		"the machine pages": {func(e *Evidence) { e.Looks[1].Machine.Memory.Stalled = new(0.4) }, "memory-stalls::spark2"},
 		"below the memory guard's floor, asked for a machine": {func(e *Evidence) {
 			e.Looks[1].Floor, e.Job, e.Node = 61<<30, nil, &e.Nodes[1]
@@ -298,6 +336,17 @@ func TestRank(t *testing.T) {
 			e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1: exit 3",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 		}, "again:1:spark2 failed-before::"},
+		"pulls its image for long":          {begins("pulls llm:7: 3 GiB of 20 GiB", time.Hour, false), ""},
+		"looks at its folders for a moment": {begins("looks at folders", 5*time.Second, true), ""},
+		"looks at its folders for long":     {begins("looks at folders", time.Minute, true), "start-stuck::spark2"},
+		"docker hangs while it starts": {func(e *Evidence) {
+			begins("asks its container engine for the image", 30*time.Second, true)(e)
+			e.Looks[1].Engine = "the engine at /s has not answered within 2s"
+		}, "engine-silent::spark2"},
+		"docker hangs while a job runs": {func(e *Evidence) {
+			e.Looks[1].Engine = "the engine at /s has not answered within 2s"
+		}, "engine-silent::spark2"},
+		"starts again, and ends in the same way each time": {loops, "again:1:spark2"},
 		"ended, and the disk is full": {func(e *Evidence) {
 			e.Job.Outcome, e.Looks = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1 on spark2: killed by SIGABRT (6)",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}, e.Looks[1:2]
@@ -418,6 +467,21 @@ func TestWordsOfFindings(t *testing.T) {
 			goOn(e, 1)
 		},
 			"rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+		"a child that was killed at a limit": {func(e *Evidence) {
+			r := &e.Looks[1].Ranks[0]
+			r.Dead, r.Group = []wire.DeadChild{{PID: 7, Name: "Engine", End: "killed by SIGKILL (9)"}}, wire.Cgroup{Limit: 40 << 20,
+				Killed: 2, LimitFile: "/g/memory.max"}
+		}, "rank 1 on spark2 goes on without Engine (pid 7)|python3 (pid 101)|at its cgroup's limit of 40 MiB (/g/memory.max)"},
+		"a crash loop": {loops, "attempt 3 of 21 ended, and it is to start again; its last end: rank 1 on spark2: exit 1|" +
+			"it has ended so 3 times in a row|it starts in 1m0s"},
+		"the next attempt of a crash loop runs": {func(e *Evidence) {
+			loops(e)
+			e.Job.State, e.Job.Last, e.Job.Plan.Generation, e.Job.Plan.Restarts = rendezvous.StateRuns, nil, 3, 2
+		}, "attempt 2 of 21 ended 1m0s ago: rank 1 on spark2: exit 1|it has ended so 2 times in a row"},
+		"a debugger": {func(e *Evidence) {
+			r := &e.Looks[1].Ranks[0]
+			r.Tracer, r.TracerName, r.Main.State = 352, "gdb", "t"
+		}, "rank 1 on spark2 is stopped by gdb (pid 352), which traces it as debuggers do|python3 (pid 101)"},
 	} {
 		e := running()
 		tt.change(&e)
@@ -443,5 +507,46 @@ func TestBytesByTCPAreTold(t *testing.T) {
 	want := "port 0 of spark1: Ethernet 120 MB/s, RDMA 0 MB/s: by TCP, though there is RDMA (sparkrun help nccl)"
 	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
 		t.Errorf("%q, want %q", looked, want)
+	}
+}
+
+// That others wait for one that loads or saves is said, and is no finding.
+func TestWhoLoadsIsTold(t *testing.T) {
+	e := running()
+	saves(&e, 5<<20, 0.25)
+	want := "rank 0 on spark1 writes 5 MiB/s, /ckpt/7.pt (it waits for the disk for 25 % of the time): ranks 1, 2 wait for it"
+	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
+		t.Errorf("%+v, %q, want %q", Rank(e), looked, want)
+	}
+}
+
+// Of a job that starts it is said which machine does what, and for how long; asked for a machine, for which job.
+func TestWhereAStartStandsIsTold(t *testing.T) {
+	e := running()
+	begins("pulls llm:7: 3 GiB of 20 GiB", 90*time.Second, false)(&e)
+	if want := "spark2 pulls llm:7: 3 GiB of 20 GiB, for 1m30s"; !slices.Contains(e.looked(), want) {
+		t.Errorf("%q, want %q", e.looked(), want)
+	}
+	e.Node, e.Job = &e.Nodes[1], nil
+	if want := "job aaaa: spark2 pulls llm:7: 3 GiB of 20 GiB, for 1m30s"; !slices.Contains(e.looked(), want) {
+		t.Errorf("%q, want %q", e.looked(), want)
+	}
+}
+
+// What a cgroup's limit does to a rank is told with the limit, and how it goes away.
+func TestLimitIsNamed(t *testing.T) {
+	for file, want := range map[string]string{
+		"/sys/fs/cgroup/memory/why/memory.limit_in_bytes": "echo -1 > /sys/fs/cgroup/memory/why/memory.limit_in_bytes   # on spark2",
+		"/sys/fs/cgroup/why/memory.max":                   "echo max > /sys/fs/cgroup/why/memory.max   # on spark2",
+		"/sys/fs/cgroup/a.slice/a.scope/memory.high":      "systemctl set-property --runtime a.scope MemoryHigh=infinity   # on spark2",
+	} {
+		e := running()
+		atLimit(900, 800)(&e.Looks[1].Ranks[0])
+		e.Looks[1].Ranks[0].Group.LimitFile = file
+		f := Rank(e)[0]
+		if d := cmp.Diff(want, f.Remedy); d != "" || !strings.Contains(f.Text, "its cgroup's limit of 40 MiB") ||
+			!slices.ContainsFunc(f.Evidence, func(l string) bool { return strings.HasPrefix(l, "set by "+file) }) {
+			t.Errorf("%+v: %s", f, d)
+		}
 	}
 }

@@ -32,8 +32,8 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 	share := func(part float64) string { return fmt.Sprintf("%.0f %% of the time", 100*part) }
 	switch {
 	case r.Tracer != 0 && r.Main.State == "t":
-		add("rank-traced", 96, fmt.Sprintf("is stopped by a debugger or the like, pid %d", r.Tracer),
-			beside(fmt.Sprintf("ps -fp %d", r.Tracer)), program)
+		add("rank-traced", 96, fmt.Sprintf("is stopped by %s (pid %d), which traces it as debuggers do", cmp.Or(r.TracerName,
+			"a process"), r.Tracer), fmt.Sprintf("ps -fp %d   # on %s", r.Tracer, l.Host), program, e.others(r))
 	case r.Main.State == "T":
 		add("rank-stopped", 96, "is stopped by a signal (STOP), and runs nothing",
 			beside(fmt.Sprintf("kill -CONT %d", r.PID)), program, e.others(r))
@@ -57,22 +57,7 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 	if f, found := e.starved(l, r, who); found {
 		out = append(out, f)
 	}
-	stalled := r.Group.Stalled
-	if m := l.Machine.Memory; stalled == nil && m != nil {
-		stalled = m.Stalled
-	}
-	switch g := r.Group; {
-	case stalled != nil && *stalled >= 0.1 && r.Faults >= 50, r.Swapped > 16<<20 && r.Faults >= 50:
-		f := []string{fmt.Sprintf("%.0f pages a second are read back%s", r.Faults, e.peersFaults(r)), "swapped out: " +
-			launcher.Size(r.Swapped)}
-		if stalled != nil {
-			f = append(f, "all of it waits for memory for "+share(*stalled))
-		}
-		if g.Limit > 0 {
-			f = append(f, fmt.Sprintf("its cgroup has %s of %s", launcher.Size(g.Held), launcher.Size(g.Limit)))
-		}
-		add("paging", 75, "has too little memory, and reads it back from the disk again and again", "", f...)
-	}
+	e.pages(l, r, add)
 	return out
 }
 

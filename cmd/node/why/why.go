@@ -151,6 +151,8 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 		if n.State == "away" || n.State == "joined" || !e.concerns(n) {
 			continue
 		}
+		r := r
+		r.Engine = e.contains(n)
 		asked.Go(func() {
 			var err error
 			if n.ID == w.cfg.Self {
@@ -288,6 +290,7 @@ func (e Evidence) looked() (out []string) {
 		}
 		out = append(out, text)
 	}
+	out = append(out, e.startTexts()...)
 	for _, l := range e.Looks {
 		text := fmt.Sprintf("%s, for %s", l.Host, l.Over.Round(100*time.Millisecond))
 		if m := l.Machine.Memory; m != nil {

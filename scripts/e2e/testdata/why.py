@@ -70,6 +70,36 @@ def checkpoint():
     time.sleep(0.1)
 
 
+def pieces():
+    """Rank 0 saves a checkpoint for minutes, and does little in each of its pieces."""
+    if rank == 0:
+        with open("/tmp/why-pieces", "wb") as f:
+            for i in range(1000):
+                f.seek((i % 64) << 20)
+                f.write(os.urandom(1 << 20))
+                os.fsync(f.fileno())
+                open("/tmp/why-trains", "w").close()
+                time.sleep(0.2)
+
+
+def page():
+    """Reads pages of a large file here and there, as a model that is mapped is read."""
+    import random
+
+    with open("/tmp/why-pages", "wb") as f:
+        for _ in range(160):
+            f.write(os.urandom(1 << 20))
+        f.flush()
+        os.fsync(f.fileno())
+    with open("/tmp/why-pages", "rb") as f:
+        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+    m.madvise(mmap.MADV_RANDOM)
+    while True:
+        m[random.randrange(len(m))]
+        if random.random() < 0.001:
+            time.sleep(0.001)
+
+
 def load():
     """Reads a model by pages, from a disk that is not in memory."""
     name = "/tmp/why-model"
@@ -120,6 +150,8 @@ modes = {
     "burn": lambda: spin(600),
     "burn-many": lambda: [threading.Thread(target=spin, args=(600,)).start() for _ in range(6)],
     "idle": lambda: time.sleep(600),
+    "pieces": lambda: train(pieces),
+    "page": page,
     "load": load,
     "lock": lambda: lock_up() if rank == 1 else time.sleep(600),
     "pool": pool,
