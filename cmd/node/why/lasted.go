@@ -86,8 +86,12 @@ func between(all []wire.RankLook) iter.Seq2[wire.Conn, wire.RankLook] {
 	}
 }
 
-// onceLasted gives a finding about ranks that wait if that has lasted; else one that nobody is sure of, which says so.
+// onceLasted gives a finding about ranks that wait if that has lasted; else one that nobody is sure of, which says so, or
+// that one loads.
 func (e Evidence) onceLasted(f wire.WhyFinding, late, waiting []wire.RankLook) []wire.WhyFinding {
+	if loader := e.loader(late, waiting); len(loader) > 0 {
+		return loader
+	}
 	if e.lasted(slices.Concat(late, waiting)) {
 		return []wire.WhyFinding{f}
 	}

@@ -173,6 +173,16 @@ var waitRows = map[string]rankRow{
 		idles("sleep")(&e.Looks[1].Ranks[0])
 		e.Looks[1].Ranks[0].Conns = nil
 	}, "later not-come:1:spark2"},
+	"one loads before it comes, and torch's rank 0 looks again and again": {func(e *Evidence) {
+		each(e, -1, func(r *wire.RankLook) {
+			idles("poll")(r)
+			r.Port, r.Conns = 29500, []wire.Conn{{Remote: netip.MustParseAddrPort("10.0.0.1:29500")}}
+		})
+		idles("sleep")(&e.Looks[0].Ranks[0])
+		idles("sleep")(&e.Looks[1].Ranks[0])
+		e.Looks[1].Ranks[0].Conns, e.Looks[1].Ranks[0].Moves.Read = nil, 9e6
+		goOn(e, 1)
+	}, ""},
 	"one has not come": {func(e *Evidence) {
 		each(e, -1, func(r *wire.RankLook) {
 			idles("network")(r)

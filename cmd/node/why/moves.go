@@ -3,6 +3,7 @@ package why
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,8 +57,7 @@ func (m moved) since(was moved, over time.Duration) (out wire.Moves) {
 
 func loads(r wire.RankLook) bool { return r.Moves.Read+r.Moves.Written >= movesLeast }
 
-// loading are ranks that load or save while all others wait for them, which is no fault; unless all that has gone on
-// for a minute, and the one does nothing but wait for a disk that gives it next to nothing.
+// loading is a rank that loads or saves, whatever it waits for meanwhile, while all others wait for it.
 func (e Evidence) loading(all []wire.RankLook) []wire.WhyFinding {
 	var late, waiting []wire.RankLook
 	for _, r := range all {
@@ -73,9 +73,20 @@ func (e Evidence) loading(all []wire.RankLook) []wire.WhyFinding {
 	if len(late) == 0 || len(waiting) == 0 || !joined(all) {
 		return nil
 	}
-	r := late[0]
+	return e.loader(late, waiting)
+}
+
+// loader is the first of those that are late which loads or saves: that is no fault, unless it has done nothing for a
+// minute but wait for a disk that gives it next to nothing.
+func (e Evidence) loader(late, waiting []wire.RankLook) []wire.WhyFinding {
+	i := slices.IndexFunc(late, loads)
+	if i < 0 {
+		return nil
+	}
+	r := late[i]
 	f := wire.WhyFinding{Text: fmt.Sprintf("rank %d on %s %s: %s for it", r.Rank, r.Host, movesText(r), wait(waiting))}
-	if r.Disk >= 0.9 && r.CPU < 2*quiet && r.Moves.Read+r.Moves.Written < slowDisk && len(late) == 1 && e.lasted(all) {
+	if r.Disk >= 0.9 && r.CPU < 2*quiet && r.Moves.Read+r.Moves.Written < slowDisk && len(late) == 1 &&
+		e.lasted(slices.Concat(late, waiting)) {
 		f.Code, f.Sure, f.Rank, f.Host, f.Evidence = "disk-slow", 55, new(r.Rank), r.Host, []string{where(r)}
 		f.Remedy = "sparkrun top"
 	}

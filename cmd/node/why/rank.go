@@ -169,10 +169,18 @@ func (e Evidence) attempt(generation launcher.Generation) string {
 	return fmt.Sprintf("generation %d of it", generation)
 }
 
+// end is a cause without the rank that failed first, which may be another one each time.
+func end(cause string) string {
+	if who, what, found := strings.Cut(cause, ": "); found && strings.HasPrefix(who, "rank ") {
+		return what
+	}
+	return cause
+}
+
 // alike says how often in a row it has ended so.
 func (e Evidence) alike(cause string, last int) string {
 	for _, a := range slices.Backward(e.Job.Attempts) {
-		if a.Cause != cause {
+		if end(a.Cause) != end(cause) {
 			break
 		}
 		last++
@@ -249,7 +257,7 @@ func (e Evidence) attempts() []wire.WhyFinding {
 		return nil
 	}
 	last := all[len(all)-1]
-	said := e.Job.Last != nil && e.Job.Last.Cause == last.Cause // by notStarted
+	said := e.Job.Last != nil && end(e.Job.Last.Cause) == end(last.Cause) // by notStarted
 	if said || last.Cause == "" || strings.HasPrefix(last.Cause, rendezvous.ByHand) || e.Now.Sub(last.Ended) > recent {
 		return nil
 	}

@@ -78,6 +78,7 @@ func loops(e *Evidence) {
 		e.Job.Attempts = append(e.Job.Attempts, rendezvous.Attempt{Generation: launcher.Generation(i + 1), Cause: cause,
 			Ended: now.Add(-time.Minute)})
 	}
+	e.Job.Attempts[0].Cause = "rank 0 on spark1: exit 1" // another one was first
 	e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: cause, Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
 }
 

@@ -83,7 +83,7 @@ def pieces():
 
 
 def page():
-    """Reads pages of a large file here and there, as a model that is mapped is read."""
+    """Reads pages of a large file here and there, as a model that is mapped is read; not before it is in its group."""
     import random
 
     with open("/tmp/why-pages", "wb") as f:
@@ -91,6 +91,9 @@ def page():
             f.write(os.urandom(1 << 20))
         f.flush()
         os.fsync(f.fileno())
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    while rank == 1 and not os.path.exists("/tmp/why-limited"):
+        time.sleep(0.1)
     with open("/tmp/why-pages", "rb") as f:
         m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
     m.madvise(mmap.MADV_RANDOM)
