@@ -25,11 +25,19 @@ store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=60
 class Test(DistributedTest._DistTestBase, TestCase):
     rank, world_size = rank, world
 
-    def _barrier(self, *_, **__):  # theirs is one of files by process number, which two hosts have twice
-        dist.barrier()
+    barriers = 0
+
+    def _barrier(self, *_, **__):  # theirs is of files on one host; some come to it with a broken group
+        self.barriers += 1
+        barrier = f"{self.id()}/{self.barriers}"
+        if store.add(barrier, 1) == world:
+            store.set(barrier + "/all", "here")
+        store.wait([barrier + "/all"], timedelta(seconds=60))
 
 
 def run(name):
+    if getattr(getattr(Test, name), "__unittest_skip__", False):
+        return "skip"
     dist.init_process_group("gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=world, timeout=timedelta(seconds=30))
     test = Test(name)
     try:
