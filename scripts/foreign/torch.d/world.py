@@ -22,17 +22,19 @@ from torch.testing._internal.distributed.distributed_test import DistributedTest
 store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
 
 
+def meet(point):
+    if store.add(point, 1) == world:
+        store.set(point + "/all", "here")
+    store.wait([point + "/all"], timedelta(seconds=60))
+
+
 class Test(DistributedTest._DistTestBase, TestCase):
     rank, world_size = rank, world
-
     barriers = 0
 
     def _barrier(self, *_, **__):  # theirs is of files on one host; some come to it with a broken group
         self.barriers += 1
-        barrier = f"{self.id()}/{self.barriers}"
-        if store.add(barrier, 1) == world:
-            store.set(barrier + "/all", "here")
-        store.wait([barrier + "/all"], timedelta(seconds=60))
+        meet(f"{self.id()}/{self.barriers}")
 
 
 def run(name):
@@ -42,6 +44,7 @@ def run(name):
     test = Test(name)
     try:
         test.setUp()
+        meet(name + "/begin")  # before one has ended, and closes what another still connects to
         getattr(test, name)()
         return "pass"
     except unittest.SkipTest:
@@ -53,6 +56,7 @@ def run(name):
         return "fail"
     finally:
         test.doCleanups()
+        meet(name + "/end")
         if dist.is_initialized():
             dist.destroy_process_group()
 
