@@ -56,7 +56,7 @@ def test_world():
 
 def test_wrong_size():
     try:
-        trainer(devices=EACH + 1)
+        trainer(devices=EACH + 1).fit(Line())
     except ValueError as e:
         assert "devices" in str(e), e
     else:
