@@ -33,6 +33,7 @@ func running() Evidence {
 	j := rendezvous.JobStatus{State: rendezvous.StateRuns}
 	j.Spec = launcher.Spec{ID: "aaaa", User: "ada", Nodes: 3, Stages: []launcher.Stage{{Main: true, UsesPort: true}}}
 	j.Plan.World, j.Plan.Generation, j.Planned = 3, 1, now.Add(-time.Hour)
+	j.Plan.Head, j.Plan.Network = netip.MustParseAddr("10.0.0.1"), string(envgen.NetworkFabric)
 	e := Evidence{Now: now, Job: &j}
 	for i := range 3 {
 		host := fmt.Sprintf("spark%d", i+1)
@@ -260,12 +261,6 @@ func TestRank(t *testing.T) {
 				}
 			})
 		}, ""},
-		"Ethernet in place of RDMA": {func(e *Evidence) {
-			m := &e.Looks[0].Machine
-			m.Ranks = []usage.Rank{{Job: "aaaa", GPUMemory: new(int64(1 << 30))}}
-			m.Ports = []usage.Port{{Name: "port 0", EtherOut: new(2e9), RDMAOut: new(0.0)}}
-		}, "no-rdma::spark1"},
-
 		"away": {func(e *Evidence) {
 			e.Job.Away, e.Looks = []string{"spark3"}, e.Looks[:2]
 			each(e, -1, idles("lock"))
@@ -321,6 +316,7 @@ func TestRank(t *testing.T) {
 		}, "drained::spark2"},
 	}
 	maps.Copy(rows, waitRows)
+	maps.Copy(rows, netRows)
 	for name, tt := range rows {
 		e := running()
 		tt.change(&e)
@@ -417,7 +413,7 @@ func TestWordsOfFindings(t *testing.T) {
 			idles("sleep")(&e.Looks[1].Ranks[0])
 			goOn(e, 1)
 		},
-			"rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+			"rank 1 on spark2 has not come to 10.0.0.1:29500, where ranks meet: 2 of 3 are there, and wait|rank 1|rank 0|rank 2"},
 	} {
 		e := running()
 		tt.change(&e)
@@ -433,15 +429,5 @@ func TestWordsOfFindings(t *testing.T) {
 				break
 			}
 		}
-	}
-}
-
-// Of a job that moves its bytes by TCP, which need be no fault, the figures say so.
-func TestBytesByTCPAreTold(t *testing.T) {
-	e := running()
-	e.Looks[0].Machine.Ports = []usage.Port{{Name: "port 0", EtherOut: new(12e7), RDMAIn: new(0.0), RDMAOut: new(0.0)}}
-	want := "port 0 of spark1: Ethernet 120 MB/s, RDMA 0 MB/s: by TCP, though there is RDMA (sparkrun help nccl)"
-	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
-		t.Errorf("%q, want %q", looked, want)
 	}
 }

@@ -1,0 +1,155 @@
+package why
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// torchPort is where torch's ranks meet that are told of no port.
+const torchPort = 29500
+
+// came are the ranks of a job by whether they have come to the address at which all meet.
+type came struct {
+	port int
+	// hosts have it, and there have no connection of their own; guests do; late ones have not come.
+	hosts, guests, late []wire.RankLook
+	busy                bool // another one that has not come works
+	arrived             int  // connections to it, as far as its host is known
+	counts              bool // torch's rank 0 looks again and again who has come
+}
+
+// meet tells who has come. A rank that works there has more to do than to wait: known is false.
+func meet(all []wire.RankLook) (m came, known bool) {
+	for _, r := range all {
+		m.port = max(m.port, r.Port)
+	}
+	for _, r := range all {
+		at := slices.IndexFunc(r.Conns, func(c wire.Conn) bool { return int(c.Remote.Port()) == m.port && !c.Connects })
+		ends := map[netip.AddrPort]bool{}
+		for _, c := range r.Conns {
+			if int(c.Local.Port()) == m.port {
+				ends[c.Remote] = true
+			}
+		}
+		m.arrived = max(m.arrived, len(ends))
+		switch {
+		case at >= 0 && r.CPU < 2*quiet: // torch's rank 0 sleeps between two looks at who has come
+			m.guests = append(m.guests, r)
+			m.counts = m.counts || r.Main.In == "sleep" && r.Main.Ran >= often && r.Conns[at].Idle < window
+		case at >= 0:
+			return m, false
+		case len(ends) > 0:
+			if waitsForPeers(r) {
+				m.hosts = append(m.hosts, r)
+			}
+		case r.CPU < 2*quiet:
+			m.late = append(m.late, r)
+		default:
+			m.busy = true
+		}
+	}
+	return m, m.port != 0
+}
+
+// often is how many times torch's rank 0 looks, at the least, while it is looked at: each 10 ms.
+const often = uint64(window / 100e6)
+
+// missing are ranks that have not come to the address at which all meet, while others wait there: they are on their way,
+// have ended, or nobody has started them.
+func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
+	st := e.Job.Spec.MainStage()
+	m, known := meet(all)
+	waiting := slices.Concat(m.hosts, m.guests)
+	world := e.Job.Plan.World
+	for _, r := range all {
+		world = max(world, r.World)
+	}
+	switch {
+	case st == nil || !st.UsesPort || !known || len(m.guests) == 0:
+		return nil
+	case len(m.late) > 0 && len(m.guests)+len(m.late) >= len(all)-1 && !m.busy:
+		return e.onceLasted(e.notCome(m, waiting, world), m.late, waiting)
+	case len(m.late) == 0 && !m.busy && len(waiting) == len(all) && m.counts:
+		return e.onceLasted(e.notThere(m, waiting, world), nil, waiting)
+	}
+	return nil
+}
+
+// notCome is about ranks that run.
+func (e Evidence) notCome(m came, waiting []wire.RankLook, world int) wire.WhyFinding {
+	f := waitFinding(e, m.late, waiting, 65, "")
+	have := "has"
+	who := list(m.late) + " on " + f.Host
+	if len(m.late) > 1 {
+		have, who = "have", list(m.late)
+	}
+	at := netip.AddrPortFrom(e.Job.Plan.Head, uint16(m.port)) //nolint:gosec // it is one
+	f.Code, f.Text = "not-come", fmt.Sprintf("%s %s not come to %s, where ranks meet: %d of %d are there, and wait", who, have,
+		at, len(waiting), world)
+	tries := e.tries(m, at, &f)
+	f.Evidence = append(tries, f.Evidence...)
+	return f
+}
+
+// tries says where ranks that have not come try to.
+func (e Evidence) tries(m came, at netip.AddrPort, f *wire.WhyFinding) (out []string) {
+	for _, r := range m.late[:min(len(m.late), 4)] {
+		elsewhere := netip.AddrPort{}
+		for _, a := range r.Awaits {
+			if !a.Own && (a.Main || a.Asks || a.Connects) {
+				out = append(out, fmt.Sprintf("rank %d on %s %s", r.Rank, r.Host, words(a)))
+			}
+			if a.Connects && a.Remote != at && int(a.Remote.Port()) == m.port {
+				elsewhere = a.Remote
+			}
+		}
+		for _, l := range e.Looks {
+			for _, c := range l.Refused {
+				if l.Host == r.Host && c.At != at && (int(c.At.Port()) == m.port || len(out) == 0) {
+					out = append(out, fmt.Sprintf("on %s connections to %s fail, %d in %s", r.Host, c.At, c.Count, window))
+					elsewhere = c.At
+					break
+				}
+			}
+		}
+		if elsewhere.IsValid() && r.Rank == m.late[0].Rank {
+			f.Text += fmt.Sprintf("; rank %d tries %s", r.Rank, elsewhere)
+			f.Remedy = fmt.Sprintf("grep -rn MASTER_ADDR .   # the program sets another than %s, which it was given", at.Addr())
+		}
+	}
+	return out
+}
+
+// notThere is about ranks of which there is no process: all that there are have come, and wait for more.
+func (e Evidence) notThere(m came, waiting []wire.RankLook, world int) wire.WhyFinding {
+	f := waitFinding(e, waiting[:1], waiting, 65, "")
+	f.Code, f.Rank, f.Host = "not-come", nil, ""
+	there := max(len(waiting), m.arrived)
+	at := fmt.Sprintf("%s:%d", e.Job.Plan.Head, m.port)
+	var gone []wire.RankLook // that have ended, or nobody has started
+	for n := range world {
+		if !slices.ContainsFunc(waiting, func(r wire.RankLook) bool { return r.Rank == n || r.World == world && slices.Contains(r.Has, n) }) {
+			gone = append(gone, wire.RankLook{Rank: n})
+		}
+	}
+	f.Remedy = fmt.Sprintf("sparkrun logs %s", e.Job.Spec.ID)
+	switch done := e.Job.Done; {
+	case len(gone) == 0 || there >= world:
+		f.Text = fmt.Sprintf("all %d ranks are at %s, where they meet, and wait for more: their program counts on more than it was "+
+			"told of (WORLD_SIZE=%d)", there, at, world)
+	case len(done) > 0 && slices.Contains(done, gone[0].Rank):
+		f.Text = fmt.Sprintf("%s ended with 0, and did not come to %s, where ranks meet: %d of %d are there, and wait", list(gone), at,
+			there, world)
+		f.Rank, f.Remedy = new(gone[0].Rank), fmt.Sprintf("%s --rank %d", f.Remedy, gone[0].Rank)
+	default:
+		f.Text = fmt.Sprintf("%d of %d ranks are at %s, where they meet, and wait: nobody has started %s", there, world, at, list(gone))
+	}
+	f.Evidence = nil
+	for _, r := range waiting[:min(len(waiting), 4)] {
+		f.Evidence = append(f.Evidence, where(r))
+	}
+	return f
+}
