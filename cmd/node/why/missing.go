@@ -19,6 +19,7 @@ type came struct {
 	busy                bool // another one that has not come works
 	arrived             int  // connections to it, as far as its host is known
 	counts              bool // torch's rank 0 looks again and again who has come
+	formed              bool // ranks have connections to each other but there: they have come before
 }
 
 // meet tells who has come. A rank that works there has more to do than to wait: known is false.
@@ -38,7 +39,7 @@ func meet(all []wire.RankLook) (m came, known bool) {
 		switch {
 		case at >= 0 && r.CPU < 2*quiet: // torch's rank 0 sleeps between two looks at who has come
 			m.guests = append(m.guests, r)
-			m.counts = m.counts || r.Main.In == "sleep" && r.Main.Ran >= often && r.Conns[at].Idle < window
+			m.counts = m.counts || r.Main.In == "sleep" && r.Main.Ran >= often && r.Conns[at].Idle < window/often
 		case at >= 0:
 			return m, false
 		case len(ends) > 0:
@@ -51,11 +52,14 @@ func meet(all []wire.RankLook) (m came, known bool) {
 			m.busy = true
 		}
 	}
+	for c := range between(all) {
+		m.formed = m.formed || int(c.Local.Port()) != m.port && int(c.Remote.Port()) != m.port
+	}
 	return m, m.port != 0
 }
 
 // often is how many times torch's rank 0 looks, at the least, while it is looked at: each 10 ms.
-const often = uint64(window / 100e6)
+const often = 20
 
 // missing are ranks that have not come to the address at which all meet, while others wait there: they are on their way,
 // have ended, or nobody has started them.
@@ -72,7 +76,7 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 		return nil
 	case len(m.late) > 0 && len(m.guests)+len(m.late) >= len(all)-1 && !m.busy:
 		return e.onceLasted(e.notCome(m, waiting, world), m.late, waiting)
-	case len(m.late) == 0 && !m.busy && len(waiting) == len(all) && m.counts:
+	case len(m.late) == 0 && !m.busy && len(waiting) == len(all) && m.counts && !m.formed:
 		return e.onceLasted(e.notThere(m, waiting, world), nil, waiting)
 	}
 	return nil

@@ -125,6 +125,15 @@ var netRows = map[string]rankRow{
 		late(e)
 		e.Job.Done, e.Looks = []int{1}, slices.Delete(e.Looks, 1, 2)
 	}, "later not-come:1:"},
+	"all have come before, and rank 0 steps in small sleeps": {func(e *Evidence) {
+		meets(e)
+		for i := range e.Looks[:2] {
+			c := conn(i, 1-i)
+			c.Idle = time.Second
+			e.Looks[i].Ranks[0].Conns = append(e.Looks[i].Ranks[0].Conns, c)
+		}
+		goOn(e, 1)
+	}, ""},
 	"all have come, and rank 0 works": {func(e *Evidence) {
 		meets(e)
 		e.Looks[0].Ranks[0].CPU = 0.7
@@ -201,8 +210,8 @@ func TestWordsOfNetworks(t *testing.T) {
 				e.Looks[i].Ranks[0].Network = []string{"GLOO_SOCKET_IFNAME=enP7s7", "NCCL_SOCKET_IFNAME==enp1s0f0np0"}
 				e.Nodes[i].Inventory.NICs = []envgen.NIC{{Name: "enP7s7", Addresses: []netip.Prefix{netip.PrefixFrom(e.Nodes[i].Addr, 24)}}}
 			}
-		}, "its ranks talk over enP7s7 (management) of spark1, enP7s7 (management) of spark2, enP7s7 (management) of spark3, " +
-			"though the fabric joins them: GLOO_SOCKET_IFNAME=enP7s7 in its environment",
+		}, "its ranks talk over enP7s7 (management) of spark1, spark2, spark3, though the " +
+			"fabric joins them: GLOO_SOCKET_IFNAME=enP7s7 in its environment",
 			"enP7s7 (management) of spark2: its ranks' connections 10 MB/s", "sparkrun help nccl"},
 	} {
 		e := running()

@@ -124,9 +124,10 @@ func (e Evidence) byNIC() (out []wire.WhyFinding) {
 	f := wire.WhyFinding{Code: "not-by-fabric", Sure: 50, Host: aside[0].host, Port: aside[0].nic, Remedy: "sparkrun help nccl"}
 	var on []string
 	for _, a := range aside {
-		on = append(on, a.String())
-		f.Evidence = append(f.Evidence, fmt.Sprintf("%s: its ranks' connections %.0f MB/s%s", a, a.bps/1e6, e.told(a.host, a.nic)))
+		on = append(on, strings.TrimPrefix(a.String(), strings.TrimSuffix(aside[0].String(), aside[0].host)))
+		f.Evidence = append(f.Evidence, fmt.Sprintf("%s: its ranks' connections %.0f MB/s", a, a.bps/1e6))
 	}
+	on[0] = aside[0].String()
 	f.Text = fmt.Sprintf("its ranks talk over %s, though the fabric joins them%s", strings.Join(on, ", "),
 		e.told(aside[0].host, aside[0].nic))
 	f.Evidence = f.Evidence[:min(len(f.Evidence), 4)]
