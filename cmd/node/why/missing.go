@@ -17,7 +17,6 @@ type came struct {
 	// hosts have it, and there have no connection of their own; guests do; late ones have not come.
 	hosts, guests, late []wire.RankLook
 	busy                bool // another one that has not come works
-	arrived             int  // connections to it, as far as its host is known
 	counts              bool // torch's rank 0 looks again and again who has come
 	formed              bool // ranks have connections to each other but there: they have come before
 }
@@ -29,20 +28,14 @@ func meet(all []wire.RankLook) (m came, known bool) {
 	}
 	for _, r := range all {
 		at := slices.IndexFunc(r.Conns, func(c wire.Conn) bool { return int(c.Remote.Port()) == m.port && !c.Connects })
-		ends := map[netip.AddrPort]bool{}
-		for _, c := range r.Conns {
-			if int(c.Local.Port()) == m.port {
-				ends[c.Remote] = true
-			}
-		}
-		m.arrived = max(m.arrived, len(ends))
+		is := slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Local.Port()) == m.port })
 		switch {
 		case at >= 0 && r.CPU < 2*quiet: // torch's rank 0 sleeps between two looks at who has come
 			m.guests = append(m.guests, r)
 			m.counts = m.counts || r.Main.In == "sleep" && r.Main.Ran >= often && r.Conns[at].Idle < window/often
 		case at >= 0:
 			return m, false
-		case len(ends) > 0:
+		case is:
 			if waitsForPeers(r) {
 				m.hosts = append(m.hosts, r)
 			}
@@ -85,14 +78,12 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 // notCome is about ranks that run.
 func (e Evidence) notCome(m came, waiting []wire.RankLook, world int) wire.WhyFinding {
 	f := waitFinding(e, m.late, waiting, 65, "")
-	have := "has"
-	who := list(m.late) + " on " + f.Host
+	who := list(m.late) + " on " + f.Host + " has"
 	if len(m.late) > 1 {
-		have, who = "have", list(m.late)
+		who = list(m.late) + " have"
 	}
 	at := netip.AddrPortFrom(e.Job.Plan.Head, uint16(m.port)) //nolint:gosec // it is one
-	f.Code, f.Text = "not-come", fmt.Sprintf("%s %s not come to %s, where ranks meet: %d of %d are there, and wait", who, have,
-		at, len(waiting), world)
+	f.Code, f.Text = "not-come", fmt.Sprintf("%s not come to %s, where ranks meet: %s", who, at, of(len(waiting), world))
 	tries := e.tries(m, at, &f)
 	f.Evidence = append(tries, f.Evidence...)
 	return f
@@ -127,31 +118,38 @@ func (e Evidence) tries(m came, at netip.AddrPort, f *wire.WhyFinding) (out []st
 	return out
 }
 
+// of says how many wait.
+func of(there, world int) string {
+	if there == 1 {
+		return fmt.Sprintf("1 of %d is there, and waits", world)
+	}
+	return fmt.Sprintf("%d of %d are there, and wait", there, world)
+}
+
 // notThere is about ranks of which there is no process: all that there are have come, and wait for more.
 func (e Evidence) notThere(m came, waiting []wire.RankLook, world int) wire.WhyFinding {
-	f := waitFinding(e, waiting[:1], waiting, 65, "")
-	f.Code, f.Rank, f.Host = "not-come", nil, ""
-	there := max(len(waiting), m.arrived)
-	at := fmt.Sprintf("%s:%d", e.Job.Plan.Head, m.port)
+	f := wire.WhyFinding{Code: "not-come", Sure: 65, Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}
+	at := fmt.Sprintf("%s:%d, where ranks meet", e.Job.Plan.Head, m.port)
 	var gone []wire.RankLook // that have ended, or nobody has started
 	for n := range world {
-		if !slices.ContainsFunc(waiting, func(r wire.RankLook) bool { return r.Rank == n || r.World == world && slices.Contains(r.Has, n) }) {
+		if !slices.ContainsFunc(waiting, func(r wire.RankLook) bool {
+			return r.Rank == n && r.World < world || r.World == world && slices.Contains(r.Has, n)
+		}) {
 			gone = append(gone, wire.RankLook{Rank: n})
 		}
 	}
-	f.Remedy = fmt.Sprintf("sparkrun logs %s", e.Job.Spec.ID)
-	switch done := e.Job.Done; {
-	case len(gone) == 0 || there >= world:
-		f.Text = fmt.Sprintf("all %d ranks are at %s, where they meet, and wait for more: their program counts on more than it was "+
-			"told of (WORLD_SIZE=%d)", there, at, world)
-	case len(done) > 0 && slices.Contains(done, gone[0].Rank):
-		f.Text = fmt.Sprintf("%s ended with 0, and did not come to %s, where ranks meet: %d of %d are there, and wait", list(gone), at,
-			there, world)
+	there := world - len(gone)
+	switch {
+	case len(gone) == 0:
+		f.Text = fmt.Sprintf("all %d ranks have come to %s, and wait for more: their program counts on more than WORLD_SIZE=%d",
+			there, at, world)
+	case slices.Contains(e.Job.Done, gone[0].Rank):
+		f.Text = fmt.Sprintf("%s ended with 0, and did not come to %s: %s", list(gone), at, of(there, world))
 		f.Rank, f.Remedy = new(gone[0].Rank), fmt.Sprintf("%s --rank %d", f.Remedy, gone[0].Rank)
 	default:
-		f.Text = fmt.Sprintf("%d of %d ranks are at %s, where they meet, and wait: nobody has started %s", there, world, at, list(gone))
+		f.Text = fmt.Sprintf("nobody has started %s: of those that meet at %s:%d %s", list(gone), e.Job.Plan.Head, m.port,
+			of(there, world))
 	}
-	f.Evidence = nil
 	for _, r := range waiting[:min(len(waiting), 4)] {
 		f.Evidence = append(f.Evidence, where(r))
 	}

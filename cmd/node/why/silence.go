@@ -92,6 +92,7 @@ func (e Evidence) awaits(r wire.RankLook, add func(code string, sure int, text, 
 	if a.End != nil && a.End.PID != 0 && a.End.Job == "" {
 		remedy = fmt.Sprintf("ps -fp %d   # on %s", a.End.PID, a.Host)
 	}
+	r.Awaits = nil // that is said
 	add(code, 86, text, remedy, where(r), e.others(r))
 }
 
