@@ -37,7 +37,7 @@ func (w *Why) waiting(k *watched, pid, tid int, at string) {
 	}
 	fds, anyOf := w.cfg.Proc.WaitsOn(pid, tid)
 	for _, fd := range fds {
-		is := waiter{pid: pid, main: pid == tid && pid == k.look.PID, anyOf: anyOf}
+		is := waiter{pid: pid, main: tid == k.look.PID, anyOf: anyOf}
 		inode, ok := proc.SocketOf(w.cfg.Proc.File(pid, fd))
 		if was, known := k.waits[inode]; ok && (!known || is.main && !was.main || was.anyOf && !anyOf && !was.main) {
 			k.waits[inode] = is
