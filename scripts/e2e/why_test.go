@@ -142,16 +142,16 @@ func gpus(text string) func(*lab) {
 // answering has spark3 take connections at a port, and then do what Python's text says with each, c; rank 1 asks it.
 func answering(port, text string) func(*lab) {
 	return func(l *lab) {
-		l.on("spark3", "sh", "-c", fmt.Sprintf("setsid %s -c 'import socket,time\ns=socket.create_server((\"\",%s))\n"+
-			"while True:\n c=s.accept()[0]\n while True:\n  %s' >/dev/null 2>&1 </dev/null & echo $! >/tmp/why-serves", python, port,
-			text)).must(l.t)
+		l.on("spark3", "sh", "-c", fmt.Sprintf("setsid %s -c 'import os,socket,time\ns=socket.create_server((\"\",%s))\n"+
+			"open(\"/tmp/why-serves\",\"w\").write(str(os.getpid()))\nwhile True:\n c=s.accept()[0]\n while True:\n  %s'"+
+			" >/dev/null 2>&1 </dev/null & while ! test -s /tmp/why-serves; do sleep 0.1; done", python, port, text)).must(l.t)
 		l.on("spark2", "sh", "-c", "echo spark3:"+port+" > /tmp/why-from").must(l.t)
 	}
 }
 
 func answeringNoMore(l *lab) {
 	l.on("spark2", "rm", "/tmp/why-from")
-	l.on("spark3", "sh", "-c", "kill $(cat /tmp/why-serves)")
+	l.on("spark3", "sh", "-c", "kill $(cat /tmp/why-serves); rm /tmp/why-serves")
 }
 
 func whyTroubles() []whyRow {

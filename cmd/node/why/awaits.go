@@ -106,7 +106,7 @@ func (w *Why) awaits(k *watched, now map[uint64]*netlink.InetDiagTCPInfoResp) (o
 		s, t := c.InetDiagMsg, c.TCPInfo
 		a := wire.Await{Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 			Main: by.main, Connects: s.State == netlink.TCP_SYN_SENT, Idle: idle(t)}
-		answered := !a.Connects && t.Last_data_sent >= t.Last_data_recv
+		answered := !a.Connects && t.Bytes_received > 0 && t.Last_data_sent >= t.Last_data_recv
 		if listens[s.ID.SourcePort] || own[a.Remote] || answered && (by.anyOf || !by.main) {
 			continue
 		}

@@ -17,7 +17,7 @@ type came struct {
 	// hosts have it, and there have no connection of their own; guests do; late ones have not come.
 	hosts, guests, late []wire.RankLook
 	busy                bool // another one that has not come works
-	counts              bool // torch's rank 0 looks again and again who has come
+	counts, asked       bool // torch's rank 0, or a child of it, looks again and again who has come, and asks there
 	formed              bool // ranks have connections to each other but there: they have come before
 }
 
@@ -32,7 +32,10 @@ func meet(all []wire.RankLook) (m came, known bool) {
 		switch {
 		case at >= 0 && r.CPU < 2*quiet: // torch's rank 0 sleeps between two looks at who has come
 			m.guests = append(m.guests, r)
-			m.counts = m.counts || r.Main.In == "sleep" && r.Main.Ran >= often && r.Conns[at].Idle < window/often
+			m.counts = m.counts || r.Main.In == "child" || r.Main.In == "sleep" && r.Main.Ran >= often
+			m.asked = m.asked || slices.ContainsFunc(r.Conns, func(c wire.Conn) bool {
+				return int(c.Remote.Port()) == m.port && c.Idle < window/often
+			})
 		case at >= 0:
 			return m, false
 		case is:
@@ -65,11 +68,13 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 		world = max(world, r.World)
 	}
 	switch {
-	case st == nil || !st.UsesPort || !known || len(m.guests) == 0:
+	case st == nil || !st.UsesPort || !known || m.busy:
 		return nil
-	case len(m.late) > 0 && len(m.guests)+len(m.late) >= len(all)-1 && !m.busy:
+	case len(m.guests) == 0:
+		return e.noneCame(m, len(all))
+	case len(m.late) > 0 && len(m.guests)+len(m.late) >= len(all)-1:
 		return e.onceLasted(e.notCome(m, waiting, world), m.late, waiting)
-	case len(m.late) == 0 && !m.busy && len(waiting) == len(all) && m.counts && !m.formed:
+	case len(m.late) == 0 && len(waiting) == len(all) && m.counts && m.asked && !m.formed:
 		return e.onceLasted(e.notThere(m, waiting, world), nil, waiting)
 	}
 	return nil
@@ -82,15 +87,43 @@ func (e Evidence) notCome(m came, waiting []wire.RankLook, world int) wire.WhyFi
 	if len(m.late) > 1 {
 		who = list(m.late) + " have"
 	}
-	at := netip.AddrPortFrom(e.Job.Plan.Head, uint16(m.port)) //nolint:gosec // it is one
+	at := e.meetsAt(m)
 	f.Code, f.Text = "not-come", fmt.Sprintf("%s not come to %s, where ranks meet: %s", who, at, of(len(waiting), world))
-	tries := e.tries(m, at, &f)
+	tries, _ := e.tries(m, at, &f)
 	f.Evidence = append(tries, f.Evidence...)
 	return f
 }
 
-// tries says where ranks that have not come try to.
-func (e Evidence) tries(m came, at netip.AddrPort, f *wire.WhyFinding) (out []string) {
+// noneCame is about ranks of which none is there: they are refused there, as rank 0 does not listen, or elsewhere.
+func (e Evidence) noneCame(m came, count int) []wire.WhyFinding {
+	if len(m.late) < count || count < 2 {
+		return nil
+	}
+	at, first, rest := e.meetsAt(m), m.late[0], m.late[1:]
+	f := waitFinding(e, m.late[:1], rest, 65, "")
+	f.Code, f.Text = "not-come", fmt.Sprintf("no rank has come to %s, where ranks meet", at)
+	tries, elsewhere := e.tries(m, at, &f)
+	f.Evidence = append(tries, f.Evidence...)
+	if elsewhere {
+		return e.onceLasted(f, nil, m.late)
+	}
+	f.Text = fmt.Sprintf("rank %d on %s does not listen at %s, where ranks meet: others try to come, and are refused",
+		first.Rank, first.Host, at)
+	refused := slices.ContainsFunc(e.Looks, func(l wire.NodeLook) bool {
+		return slices.ContainsFunc(l.Refused, func(c wire.Refused) bool { return c.At == at })
+	})
+	if first.Rank != 0 || !refused {
+		return nil // they may not mean to meet
+	}
+	return e.onceLasted(f, m.late[:1], rest)
+}
+
+func (e Evidence) meetsAt(m came) netip.AddrPort {
+	return netip.AddrPortFrom(e.Job.Plan.Head, uint16(m.port)) //nolint:gosec // it is one
+}
+
+// tries says where ranks that have not come try to; and whether that is elsewhere.
+func (e Evidence) tries(m came, at netip.AddrPort, f *wire.WhyFinding) (out []string, away bool) {
 	for _, r := range m.late[:min(len(m.late), 4)] {
 		elsewhere := netip.AddrPort{}
 		for _, a := range r.Awaits {
@@ -103,19 +136,25 @@ func (e Evidence) tries(m came, at netip.AddrPort, f *wire.WhyFinding) (out []st
 		}
 		for _, l := range e.Looks {
 			for _, c := range l.Refused {
-				if l.Host == r.Host && c.At != at && (int(c.At.Port()) == m.port || len(out) == 0) {
-					out = append(out, fmt.Sprintf("on %s connections to %s fail, %d in %s", r.Host, c.At, c.Count, window))
+				if l.Host != r.Host || int(c.At.Port()) != m.port && len(out) > 0 {
+					continue
+				}
+				if text := fmt.Sprintf("on %s connections to %s fail, %d in %s", r.Host, c.At, c.Count, window); !slices.Contains(out,
+					text) {
+					out = append(out, text)
+				}
+				if c.At != at && int(c.At.Port()) == m.port {
 					elsewhere = c.At
-					break
 				}
 			}
 		}
-		if elsewhere.IsValid() && r.Rank == m.late[0].Rank {
+		if elsewhere.IsValid() && !away {
+			away = true
 			f.Text += fmt.Sprintf("; rank %d tries %s", r.Rank, elsewhere)
 			f.Remedy = fmt.Sprintf("grep -rn MASTER_ADDR .   # the program sets another than %s, which it was given", at.Addr())
 		}
 	}
-	return out
+	return out, away
 }
 
 // of says how many wait.

@@ -58,6 +58,12 @@ func late(e *Evidence) *wire.RankLook {
 	return &e.Looks[1].Ranks[0]
 }
 
+// nobody has none come, and all sleep.
+func nobody(e *Evidence) {
+	each(e, -1, idles("sleep"))
+	each(e, -1, func(r *wire.RankLook) { r.Port, r.Conns = 29500, nil })
+}
+
 // talk has ranks move so much in the look, to and fro: over the fabric, or management. GPUs have them use GPUs.
 func talk(e *Evidence, moved uint64, fabric, gpus bool) {
 	for i := range e.Looks {
@@ -120,6 +126,18 @@ var netRows = map[string]rankRow{
 		r.Awaits = []wire.Await{{Remote: netip.MustParseAddrPort("10.0.0.53:53"), Main: true, Asks: true}}
 		goOn(e, 1)
 	}, "awaits-answer:1:spark2"},
+	"rank 0 does not listen where others come": {func(e *Evidence) {
+		nobody(e)
+		e.Looks[2].Refused = []wire.Refused{{At: netip.MustParseAddrPort("10.0.0.1:29500"), Count: 3}}
+	}, "later not-come:0:spark1"},
+	"none comes to where they could meet": {func(e *Evidence) {
+		nobody(e)
+		goOn(e, 1)
+	}, ""},
+	"a child of rank 0 looks who has come": {func(e *Evidence) {
+		meets(e)
+		e.Looks[0].Ranks[0].Main = wire.ThreadLook{State: "S", In: "child", At: "do_wait"}
+	}, "later not-come::"},
 	"all have come, and wait for more": {meets, "later not-come::"},
 	"one has ended before it came": {func(e *Evidence) {
 		late(e)
@@ -185,6 +203,12 @@ func TestWordsOfNetworks(t *testing.T) {
 		}, "rank 1 on spark2 has not come to 10.0.0.1:29500, where ranks meet: 2 of 3 are there, and wait; rank 1 tries " +
 			"127.0.0.1:29500",
 			"on spark2 connections to 127.0.0.1:29500 fail, 4 in 2s",
+			"grep -rn MASTER_ADDR .   # the program sets another than 10.0.0.1, which it was given"},
+		"another address, of all": {func(e *Evidence) {
+			nobody(e)
+			e.Looks[0].Refused = []wire.Refused{{At: netip.MustParseAddrPort("10.0.0.3:29500"), Count: 3}}
+		}, "no rank has come to 10.0.0.1:29500, where ranks meet; rank 0 tries 10.0.0.3:29500",
+			"on spark1 connections to 10.0.0.3:29500 fail, 3 in 2s",
 			"grep -rn MASTER_ADDR .   # the program sets another than 10.0.0.1, which it was given"},
 		"one that is not answered": {func(e *Evidence) {
 			late(e).Awaits = []wire.Await{{Remote: netip.MustParseAddrPort("10.9.9.9:29500"), Main: true, Connects: true,
