@@ -128,10 +128,11 @@ func (w *Why) awaits(k *watched, now map[uint64]*netlink.InetDiagTCPInfoResp) (o
 }
 
 // idle is for how long no byte has gone over a connection. One that nothing has taken has tried for at least the sum of
-// the times between its attempts, each of which is twice as long as the one before, or as long (tcp_syn_linear_timeouts).
+// the times between its attempts: a second each (tcp_syn_linear_timeouts), then twice as long as the one before.
 func idle(t *netlink.TCPInfo) time.Duration {
 	if t.State == netlink.TCP_SYN_SENT {
-		return max(0, time.Duration(t.Rto)*time.Microsecond-time.Second)
+		linear := time.Duration(t.Retransmits-min(t.Retransmits, t.Backoff)) * time.Second
+		return max(0, linear+time.Duration(t.Rto)*time.Microsecond-time.Second)
 	}
 	return time.Duration(min(t.Last_data_sent, t.Last_data_recv)) * time.Millisecond
 }

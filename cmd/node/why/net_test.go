@@ -113,7 +113,7 @@ var netRows = map[string]rankRow{
 		fetches(e, func(*wire.RankLook) {})
 	}, ""},
 	"nothing takes its connection": {func(e *Evidence) {
-		fetches(e, func(r *wire.RankLook) { r.Awaits[0].Connects = true })
+		fetches(e, func(r *wire.RankLook) { r.Awaits[0].Connects, r.Awaits[0].Idle = true, 40*time.Second })
 	}, "not-connected:1:spark2"},
 	"a rank that others wait for asks": {func(e *Evidence) {
 		fetches(e, func(*wire.RankLook) {})

@@ -31,7 +31,7 @@ func words(a wire.Await) string {
 
 // silence is the connection in which a rank waits for one that is no rank of its job, if that has lasted: with its main
 // thread, or with another one while it is known not to wait for other ranks. Of several to one machine none may move.
-// One that works is not held up, and a service that is well has nothing to do.
+// To be connected takes no half a minute. One that works is not held up, and a service that is well has nothing to do.
 func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
 	if r.CPU >= 2*quiet || e.serves(r.Job) {
 		return wire.Await{}, false
@@ -39,7 +39,7 @@ func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
 	alone := r.Main.In != "sleep" && r.Main.In != "terminal" && meeting(r.Stacks) == "" &&
 		(len(r.Stacks) > 0 || !e.talks(r))
 	for _, a := range r.Awaits {
-		lasted := a.Idle >= lasts
+		lasted := a.Idle >= lasts || a.Connects && a.Idle >= lasts/2
 		if a.Asks || a.Connects { // it asks and tries anew
 			cores, known := e.lately(r)
 			lasted = lasted || known && cores < 2*quiet
