@@ -68,13 +68,13 @@ func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
 		world = max(world, r.World)
 	}
 	switch {
-	case st == nil || !st.UsesPort || !known || m.busy:
+	case st == nil || !st.UsesPort || !known:
 		return nil
 	case len(m.guests) == 0:
 		return e.noneCame(m, len(all))
 	case len(m.late) > 0 && len(m.guests)+len(m.late) >= len(all)-1:
 		return e.onceLasted(e.notCome(m, waiting, world), m.late, waiting)
-	case len(m.late) == 0 && len(waiting) == len(all) && m.counts && m.asked && !m.formed:
+	case len(m.late) == 0 && !m.busy && len(waiting) == len(all) && m.counts && m.asked && !m.formed:
 		return e.onceLasted(e.notThere(m, waiting, world), nil, waiting)
 	}
 	return nil

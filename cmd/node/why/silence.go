@@ -36,7 +36,7 @@ func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
 	if r.CPU >= 2*quiet || e.serves(r.Job) {
 		return wire.Await{}, false
 	}
-	alone := r.Main.In != "sleep" && r.Main.In != "terminal" && meeting(r.Stacks) == "" &&
+	alone := e.Job != nil && r.Main.In != "sleep" && r.Main.In != "terminal" && meeting(r.Stacks) == "" &&
 		(len(r.Stacks) > 0 || !e.talks(r))
 	for _, a := range r.Awaits {
 		lasted := a.Idle >= lasts || a.Connects && a.Idle >= lasts/2
