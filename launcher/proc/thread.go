@@ -90,14 +90,19 @@ func (fs FS) File(pid, fd int) string {
 // Sockets are the inodes of a process's sockets.
 func (fs FS) Sockets(pid int) (inodes []uint64) {
 	fs.Opens(pid, func(file string) bool {
-		if text, ok := strings.CutPrefix(file, "socket:["); ok {
-			if n, err := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 64); err == nil {
-				inodes = append(inodes, n)
-			}
+		if n, ok := SocketOf(file); ok {
+			inodes = append(inodes, n)
 		}
 		return false
 	})
 	return inodes
+}
+
+// SocketOf is the inode of what File tells of a socket.
+func SocketOf(file string) (inode uint64, ok bool) {
+	text, ok := strings.CutPrefix(file, "socket:[")
+	n, err := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 64)
+	return n, ok && err == nil
 }
 
 // ticks is USER_HZ, in which proc_pid_stat(5) counts: 100 on every architecture that Go runs on.

@@ -48,6 +48,24 @@ type LookRequest struct {
 	Folders []string `json:"folders,omitempty"`
 	// Engine has its container engine asked for a job, and even if nothing has had containers there.
 	Engine bool `json:"engine,omitempty"`
+	// Ends has it told at once who is at some ends of connections, and nothing else.
+	Ends []Ends `json:"ends,omitempty"`
+}
+
+// Ends are those of a connection: that on the node that is asked, and the other one.
+type Ends struct {
+	Here  netip.AddrPort `json:"here"`
+	There netip.AddrPort `json:"there"`
+}
+
+// End is who has one of them.
+type End struct {
+	PID  int            `json:"pid,omitempty"` // 0: no process of this machine has
+	Name string         `json:"name,omitempty"`
+	Job  launcher.JobID `json:"job_id,omitempty"` // whose it is; empty: no job's
+	Rank int            `json:"rank"`
+	// Listens: it has not taken the connection, or there is none.
+	Listens bool `json:"listens,omitempty"`
 }
 
 // NodeLook is what was seen on one node.
@@ -63,8 +81,17 @@ type NodeLook struct {
 	Floor   int64               `json:"memory_floor_bytes,omitempty"` // the memory guard's; 0: there is none
 	Starts  []StartLook         `json:"starts,omitempty"`             // of jobs whose ranks have not been exec'd
 	Engine  string              `json:"engine,omitempty"`             // what is wrong with its container engine
-	Error   string              `json:"error,omitempty"`
-	Over    time.Duration       `json:"over_ns"` // how long it was looked at
+	Ends    []End               `json:"ends,omitempty"`               // as asked for
+	// Refused are attempts at a connection, of whomever, that failed at ports where ranks meet.
+	Refused []Refused     `json:"refused,omitempty"`
+	Error   string        `json:"error,omitempty"`
+	Over    time.Duration `json:"over_ns"` // how long it was looked at
+}
+
+// Refused is where connections were refused while a node was looked at, and how many.
+type Refused struct {
+	At    netip.AddrPort `json:"at"`
+	Count int            `json:"count"`
 }
 
 // StartLook is what a node does for a job until its ranks have been exec'd.
@@ -104,14 +131,21 @@ type RankLook struct {
 	// Locked: each thread waits without an end for what only another thread of its process could give.
 	Locked bool `json:"locked,omitempty"`
 	// Signals: it has handlers for signals that people send.
-	Signals bool             `json:"signals,omitempty"`
-	Disk    float64          `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
-	Faults  float64          `json:"faults"` // pages a second that had to be read
-	Swapped int64            `json:"swapped_bytes,omitempty"`
-	Waits   []string         `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
-	Group   Cgroup           `json:"cgroup"`
-	Moves   Moves            `json:"moves"`
-	Conns   []Conn           `json:"conns,omitempty"`
+	Signals bool     `json:"signals,omitempty"`
+	Disk    float64  `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
+	Faults  float64  `json:"faults"` // pages a second that had to be read
+	Swapped int64    `json:"swapped_bytes,omitempty"`
+	Waits   []string `json:"waits,omitempty"` // the functions of the kernel in which its threads wait
+	Group   Cgroup   `json:"cgroup"`
+	Moves   Moves    `json:"moves"`
+	Conns   []Conn   `json:"conns,omitempty"`
+	// Awaits are the connections in which its threads wait, those of the main one first.
+	Awaits []Await `json:"awaits,omitempty"`
+	// Network are the variables of its environment that choose networks, with their values: NCCL_SOCKET_IFNAME=eth0.
+	Network []string `json:"network,omitempty"`
+	// World is the WORLD_SIZE in the environment of its processes, the greatest; Has are the RANKs of those that have it.
+	World   int              `json:"world,omitempty"`
+	Has     []int            `json:"has,omitempty"`
 	Listens []netip.AddrPort `json:"listens,omitempty"`
 	Stacks  []string         `json:"stacks,omitempty"` // of its main thread, the innermost function first
 	Dumps   []string         `json:"dumps,omitempty"`  // files of NCCL's flight recorder
@@ -181,6 +215,30 @@ type Conn struct {
 	TotalAgain uint32 `json:"total_again"`
 	Tries      uint8  `json:"tries"`  // how often in a row the oldest has been sent again
 	Queued     uint32 `json:"queued"` // bytes that are not acknowledged or not sent
+	Moved      uint64 `json:"moved"`  // bytes that went either way while it was looked at
+	// Connects: nothing has taken it yet.
+	Connects bool `json:"connects,omitempty"`
 	// Idle is for how long no data has gone either way.
 	Idle time.Duration `json:"idle_ns"`
+}
+
+// Await is a connection in which a thread waits for the other end.
+type Await struct {
+	Local  netip.AddrPort `json:"local"`
+	Remote netip.AddrPort `json:"remote"`
+	// Main: the main thread of the rank's program does.
+	Main bool `json:"main,omitempty"`
+	// Connects: nothing has taken it yet. Asks: it is UDP, and was seen for most of the time.
+	Connects bool `json:"connects,omitempty"`
+	Asks     bool `json:"asks,omitempty"`
+	// Idle is for how long no byte has gone either way, or at least for how long it has tried to connect.
+	Idle time.Duration `json:"idle_ns"`
+	// Setting is the variable of its environment that has this other end: HTTPS_PROXY.
+	Setting string `json:"setting,omitempty"`
+	// Who has the other end, in words; Own: a rank of its own job. Who asks fills them in.
+	Who string `json:"who,omitempty"`
+	Own bool   `json:"own,omitempty"`
+	// End is the same as its machine tells it; nil: it is no member's.
+	End  *End   `json:"end,omitempty"`
+	Host string `json:"host,omitempty"` // of End
 }

@@ -73,7 +73,7 @@ func (row whyRow) run(l *lab) string {
 			filepath.Join(filepath.Dir(script), "standin_server.py")).Replace(row.launch)
 		words := strings.Fields(args)
 		l.on("spark1", append([]string{"sparkrun", "launch", "-d", words[0], "--name", "row"}, words[1:]...)...).must(l.t)
-		if strings.HasPrefix(row.launch, whyTrain) {
+		if strings.HasPrefix(row.launch, whyTrain) && !strings.HasSuffix(row.codes, "not-come") {
 			l.awaitTraining()
 		}
 	}
@@ -139,6 +139,21 @@ func gpus(text string) func(*lab) {
 	}
 }
 
+// answering has spark3 take connections at a port, and then do what Python's text says with each, c; rank 1 asks it.
+func answering(port, text string) func(*lab) {
+	return func(l *lab) {
+		l.on("spark3", "sh", "-c", fmt.Sprintf("setsid %s -c 'import os,socket,time\ns=socket.create_server((\"\",%s))\n"+
+			"open(\"/tmp/why-serves\",\"w\").write(str(os.getpid()))\nwhile True:\n c=s.accept()[0]\n while True:\n  %s'"+
+			" >/dev/null 2>&1 </dev/null & while ! test -s /tmp/why-serves; do sleep 0.1; done", python, port, text)).must(l.t)
+		l.on("spark2", "sh", "-c", "echo spark3:"+port+" > /tmp/why-from").must(l.t)
+	}
+}
+
+func answeringNoMore(l *lab) {
+	l.on("spark2", "rm", "/tmp/why-from")
+	l.on("spark3", "sh", "-c", "kill $(cat /tmp/why-serves); rm /tmp/why-serves")
+}
+
 func whyTroubles() []whyRow {
 	on := func(host, text string) func(*lab) { return shellOn(host, text) }
 	return []whyRow{
@@ -147,6 +162,13 @@ func whyTroubles() []whyRow {
 		{name: "a rank sleeps, others are in all_reduce", launch: whyTrain + "train",
 			plant: on("spark3", "touch /tmp/why-sleep-2"), undo: on("spark3", "rm /tmp/why-sleep-2"), within: lasting,
 			codes: "waits-for-rank", host: "spark3"},
+		{name: "a proxy takes a rank's connection, and does not answer", launch: whyTrain + "fetch",
+			plant: answering("3128", "time.sleep(9)"), undo: answeringNoMore, within: lasting, codes: "awaits-answer", host: "spark2"},
+		{name: "ranks look for rank 0 on their own machines", launch: whyTrain + "elsewhere", within: lasting,
+			codes: "not-come", host: "spark2"},
+		{name: "a program's world is larger than the job", launch: whyTrain + "larger", within: lasting, codes: "not-come"},
+		{name: "ranks talk over management", launch: strings.Replace(whyTrain, " --python", " -e GLOO_SOCKET_IFNAME=enP7s7 --python",
+			1) + "train", within: 10 * time.Second, codes: "not-by-fabric", host: "spark1"},
 		{name: "a rank is locked up", launch: "exec --nodes 3 -- PYTHON SCRIPT lock", within: 2 * time.Second,
 			codes: "rank-locked", host: "spark2"},
 		{name: "another program has a rank's core", launch: "exec --nodes 3 -- PYTHON SCRIPT burn",
@@ -215,6 +237,8 @@ func whyHealthy() []whyRow {
 		{name: "rank 0 works more than the others", launch: whyTrain + "uneven"},
 		{name: "rank 0 writes a checkpoint, the others wait", launch: whyTrain + "checkpoint"},
 		{name: "rank 0 writes a checkpoint in small pieces", launch: whyTrain + "pieces", within: lasting},
+		{name: "a rank downloads something slowly, the others wait", launch: whyTrain + "fetch",
+			plant: answering("8099", "c.send(b\"x\");time.sleep(5)"), undo: answeringNoMore, within: lasting},
 		{name: "all ranks use all of a core", launch: "exec --nodes 3 -- PYTHON SCRIPT burn"},
 		{name: "a rank has more threads than cores", launch: "exec --nodes 1 -- PYTHON SCRIPT burn-many"},
 		{name: "ranks sleep", launch: "exec --nodes 3 -- PYTHON SCRIPT idle"},

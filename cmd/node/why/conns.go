@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// connsMost bounds the connections of a rank that are told of: those with most trouble.
+// connsMost bounds the connections of a rank that are told of: those with most trouble, then those that move most.
 const connsMost = 64
 
 // connections are this host's TCP connections by inode, and where it listens; empty where the kernel does not tell
@@ -53,20 +53,25 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 				Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: time.Duration(t.Min_rtt) * time.Microsecond,
 				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: max(s.WQueue, queued[inode]),
-				Idle: time.Duration(min(t.Last_data_sent, t.Last_data_recv)) * time.Millisecond,
+				Idle: idle(t), Connects: s.State == netlink.TCP_SYN_SENT, Moved: bytesOf(t),
 			}
 			if was := before[inode]; was != nil {
 				conn.Sent, conn.Again = t.Data_segs_out-was.TCPInfo.Data_segs_out, again(t)-min(again(t), again(was.TCPInfo))
+				conn.Moved -= min(conn.Moved, bytesOf(was.TCPInfo))
 			}
 			out = append(out, conn)
 		}
 	}
 	slices.SortStableFunc(out, func(a, b wire.Conn) int {
-		return cmp.Or(cmp.Compare(b.Tries, a.Tries), cmp.Compare(b.Again, a.Again), cmp.Compare(b.Queued, a.Queued))
+		return cmp.Or(cmp.Compare(b.Tries, a.Tries), cmp.Compare(b.Again, a.Again), cmp.Compare(b.Queued, a.Queued),
+			cmp.Compare(b.Moved, a.Moved))
 	})
 	slices.SortFunc(listens, netip.AddrPort.Compare)
 	return out[:min(len(out), connsMost)], listens[:min(len(listens), connsMost)]
 }
+
+// bytesOf are the bytes that have gone either way, and were received.
+func bytesOf(t *netlink.TCPInfo) uint64 { return t.Bytes_acked + t.Bytes_received }
 
 // again counts segments that had to be sent again: not those of which the other end said that it had them (DSACK), as
 // when it was slow to answer.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -44,13 +45,19 @@ type watched struct {
 	moved   moved
 	faults  uint64
 	dead    []int
-	disk    int // glances at which a thread waited for a disk
+	waits   map[uint64]waiter               // by the inode of a socket, at the last look
+	asks    map[netip.AddrPort][]wire.Await // by UDP, a glance each
+	disk    int                             // glances at which a thread waited for a disk
 	seen    int
 }
 
 // node looks at this node and the ranks on it.
 func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, error) {
 	out := wire.NodeLook{ID: w.cfg.Self, Host: w.cfg.Host, Floor: w.cfg.Agent.MemoryFloor()}
+	if len(r.Ends) > 0 {
+		out.Ends = w.ends(r.Ends, connections())
+		return out, nil
+	}
 	_, _ = w.cfg.Machine(ctx) // rates are between two readings
 	all, _ := w.cfg.Proc.All()
 	ranks := w.watch(all, r.Job)
@@ -58,10 +65,15 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	for _, p := range all {
 		before[p.PID], _ = w.cfg.Proc.Work(p.PID)
 	}
+	ports := map[uint16]bool{torchPort: true}
 	for _, k := range ranks {
 		w.first(k, before)
+		ports[uint16(k.look.Port)] = true //nolint:gosec // it is one
 	}
 	engine := w.engine(ctx, r)
+	delete(ports, 0)
+	refusals := watchRefusals(ports)
+	defer refusals.end()
 	began, queued := time.Now(), map[uint64]uint32{}
 	for range glances {
 		select {
@@ -69,8 +81,10 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 		case <-ctx.Done():
 			return out, ctx.Err()
 		}
+		udp := asks()
 		for _, k := range ranks {
 			w.glance(k)
+			w.asking(k, udp)
 		}
 		for inode, c := range connections() {
 			queued[inode] = max(queued[inode], c.InetDiagMsg.WQueue)
@@ -78,11 +92,14 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	}
 	out.Over = time.Since(began)
 	after := connections()
+	out.Refused = refusals.end()
 	now, _ := w.cfg.Proc.All()
 	out.Busy = w.busy(now, before, ranks, out.Over)
 	for _, k := range ranks {
 		w.second(k, before, out.Over)
 		k.look.Conns, k.look.Listens = connsOf(w.cfg.Proc, k.pids, conns, after, queued)
+		k.look.Awaits = w.awaits(k, after)
+		w.environment(k)
 	}
 	if r.Stacks {
 		w.stacks(ctx, ranks)
@@ -192,7 +209,7 @@ func (w *Why) below(pid int, pids []int) bool {
 }
 
 func (w *Why) first(k *watched, before map[int]proc.Work) {
-	k.threads = map[int]proc.Thread{}
+	k.threads, k.waits, k.asks = map[int]proc.Thread{}, map[uint64]waiter{}, map[netip.AddrPort][]wire.Await{}
 	for _, pid := range k.pids {
 		for _, t := range w.cfg.Proc.Threads(pid, threadsMost) {
 			k.threads[t.TID] = t
@@ -252,6 +269,7 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 			l.Top = max(l.Top, used+queued)
 			at := fs.WaitsIn(pid, t.TID)
 			waits[at] = true
+			w.waiting(k, pid, t.TID, at)
 			idle := known && t.Ran == was.Ran && t.State == 'S'
 			switch {
 			case idle && fs.WaitsForOwn(pid, t.TID):

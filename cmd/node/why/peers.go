@@ -69,32 +69,22 @@ func list(ranks []wire.RankLook) string {
 // each other as long as there are no requests: once it has been ready, it is judged by its answers. Nobody is sure of
 // what has not lasted.
 func (e Evidence) peers() (out []wire.WhyFinding) {
-	if e.Job == nil || e.Job.Plan.World < 2 || len(e.Job.Spec.Steps()) > 1 ||
+	if e.Job == nil || len(e.Job.Spec.Steps()) > 1 ||
 		e.Job.Service != nil && e.Job.Service.State != launcher.ServiceStarting {
 		return nil
 	}
-	var all []wire.RankLook
-	for _, l := range e.Looks {
-		for _, r := range l.Ranks {
-			r.Host = l.Host
-			all = append(all, r)
-		}
-	}
-	slices.SortFunc(all, func(a, b wire.RankLook) int { return a.Rank - b.Rank })
-	if len(all) < 2 {
-		return nil
-	}
+	all := e.ranks()
 	if out = e.loading(all); len(out) == 0 {
 		out = e.missing(all)
 	}
 	switch {
-	case len(out) > 0:
+	case len(out) > 0 || len(all) < 2:
 	case slices.ContainsFunc(all, func(r wire.RankLook) bool { return len(r.Stacks) == 0 }):
 		out = byKernel(e, all)
 	default:
 		out = byStacks(e, all)
 	}
-	if len(out) == 0 {
+	if len(out) == 0 && len(all) > 1 {
 		out = append(e.slowest(all), e.computes(all)...)
 	}
 	if i := slices.IndexFunc(all, func(r wire.RankLook) bool { return len(r.Dumps) > 0 }); i >= 0 && len(sure(out)) == 0 {
@@ -104,6 +94,18 @@ func (e Evidence) peers() (out []wire.WhyFinding) {
 			Evidence: []string{recorder(r)}, Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, r.Rank)})
 	}
 	return out
+}
+
+// ranks are all that were seen, in order.
+func (e Evidence) ranks() (all []wire.RankLook) {
+	for _, l := range e.Looks {
+		for _, r := range l.Ranks {
+			r.Host = l.Host
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b wire.RankLook) int { return a.Rank - b.Rank })
+	return all
 }
 
 // sure leaves out what is none yet.
@@ -141,13 +143,17 @@ func recorder(r wire.RankLook) string {
 // where says what a rank is in.
 func where(r wire.RankLook) string {
 	text := fmt.Sprintf("rank %d on %s (pid %d): %.2f cores (%.2f since it began)", r.Rank, r.Host, r.PID, r.CPU, r.Mean)
+	if len(r.Awaits) > 0 && r.Awaits[0].Main {
+		text += ", " + words(r.Awaits[0])
+	}
 	if len(r.Stacks) > 0 {
 		return text + ", in " + strings.Join(r.Stacks[:min(len(r.Stacks), 3)], " < ")
 	}
-	words := map[string]string{"lock": "a lock", "file lock": "a file's lock", "sleep": "a time to pass",
+	ins := map[string]string{"lock": "a lock", "file lock": "a file's lock", "sleep": "a time to pass",
 		"network": "the network", "poll": "descriptors", "pipe": "a pipe", "terminal": "input", "child": "a child",
 		"disk": "a disk"}
-	switch word := words[r.Main.In]; {
+	switch word := ins[r.Main.In]; {
+	case len(r.Awaits) > 0 && r.Awaits[0].Main:
 	case word != "":
 		text += ", waits for " + word + " in " + r.Main.At
 	case r.Main.State == "R":
@@ -311,40 +317,4 @@ func joined(all []wire.RankLook) bool {
 		return true
 	}
 	return false
-}
-
-// missing are ranks that have not come to the address at which all meet, while others wait there.
-func (e Evidence) missing(all []wire.RankLook) []wire.WhyFinding {
-	st := e.Job.Spec.MainStage()
-	port := 0
-	for _, r := range all {
-		port = max(port, r.Port)
-	}
-	if st == nil || !st.UsesPort || port == 0 {
-		return nil
-	}
-	var came, late, hosts []wire.RankLook // the last is the one that the others come to
-	for _, r := range all {
-		there := slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Remote.Port()) == port })
-		switch {
-		case there && r.CPU < 2*quiet: // torch's rank 0 sleeps between two looks at who has come
-			came = append(came, r)
-		case !there && slices.ContainsFunc(r.Conns, func(c wire.Conn) bool { return int(c.Local.Port()) == port }):
-			if waitsForPeers(r) {
-				hosts = append(hosts, r)
-			}
-		case !there && r.CPU < 2*quiet:
-			late = append(late, r)
-		case !there:
-		default:
-			return nil
-		}
-	}
-	if len(came) == 0 || len(late) == 0 || len(came)+len(late) < len(all)-1 {
-		return nil
-	}
-	waiting := slices.Concat(hosts, came)
-	f := waitFinding(e, late, waiting, 65, fmt.Sprintf(" at %s:%d, where ranks meet", e.Job.Plan.Head, port))
-	f.Code = "not-come"
-	return e.onceLasted(f, late, waiting)
 }

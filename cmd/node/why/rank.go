@@ -68,9 +68,10 @@ func Rank(e Evidence) []wire.WhyFinding {
 	}
 	add(e.clocks()...)
 	add(e.connections()...)
+	add(e.byNIC()...)
 	add(sure(e.peers())...)
 	slices.SortStableFunc(found, func(a, b wire.WhyFinding) int { return cmp.Compare(b.Sure, a.Sure) })
-	return e.byLink(found)
+	return bySilence(e.byLink(found))
 }
 
 // byLink leaves out what follows from a link that is lost, and gives it to that as evidence: that nothing answers over
@@ -83,7 +84,7 @@ func (e Evidence) byLink(found []wire.WhyFinding) []wire.WhyFinding {
 	cause := &found[i]
 	follows := func(f wire.WhyFinding) bool {
 		switch f.Code {
-		case "no-answer", "waits-for-rank", "not-come", "slowest-rank", "all-wait", "fell-silent", "gave-up-waiting":
+		case "no-answer", "waits-for-rank", "not-come", "not-connected", "slowest-rank", "all-wait", "fell-silent", "gave-up-waiting":
 			return true
 		}
 		return f.Code == topology.CodeNoLink && f.Host == cause.Host

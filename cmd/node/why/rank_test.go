@@ -33,6 +33,7 @@ func running() Evidence {
 	j := rendezvous.JobStatus{State: rendezvous.StateRuns}
 	j.Spec = launcher.Spec{ID: "aaaa", User: "ada", Nodes: 3, Stages: []launcher.Stage{{Main: true, UsesPort: true}}}
 	j.Plan.World, j.Plan.Generation, j.Planned = 3, 1, now.Add(-time.Hour)
+	j.Plan.Head, j.Plan.Network = netip.MustParseAddr("10.0.0.1"), string(envgen.NetworkFabric)
 	e := Evidence{Now: now, Job: &j}
 	for i := range 3 {
 		host := fmt.Sprintf("spark%d", i+1)
@@ -299,12 +300,6 @@ func TestRank(t *testing.T) {
 				}
 			})
 		}, ""},
-		"Ethernet in place of RDMA": {func(e *Evidence) {
-			m := &e.Looks[0].Machine
-			m.Ranks = []usage.Rank{{Job: "aaaa", GPUMemory: new(int64(1 << 30))}}
-			m.Ports = []usage.Port{{Name: "port 0", EtherOut: new(2e9), RDMAOut: new(0.0)}}
-		}, "no-rdma::spark1"},
-
 		"away": {func(e *Evidence) {
 			e.Job.Away, e.Looks = []string{"spark3"}, e.Looks[:2]
 			each(e, -1, idles("lock"))
@@ -371,6 +366,7 @@ func TestRank(t *testing.T) {
 		}, "drained::spark2"},
 	}
 	maps.Copy(rows, waitRows)
+	maps.Copy(rows, netRows)
 	for name, tt := range rows {
 		e := running()
 		tt.change(&e)
@@ -467,7 +463,7 @@ func TestWordsOfFindings(t *testing.T) {
 			idles("sleep")(&e.Looks[1].Ranks[0])
 			goOn(e, 1)
 		},
-			"rank 1 on spark2 is behind: ranks 0, 2 wait for it at invalid IP:29500, where ranks meet|rank 1|rank 0|rank 2"},
+			"rank 1 on spark2 has not come to 10.0.0.1:29500, where ranks meet: 2 of 3 are there, and wait|rank 1|rank 0|rank 2"},
 		"a child that was killed at a limit": {func(e *Evidence) {
 			r := &e.Looks[1].Ranks[0]
 			r.Dead, r.Group = []wire.DeadChild{{PID: 7, Name: "Engine", End: "killed by SIGKILL (9)"}}, wire.Cgroup{Limit: 40 << 20,
@@ -497,57 +493,6 @@ func TestWordsOfFindings(t *testing.T) {
 				t.Errorf("%s: %q, want %q", name, got, want)
 				break
 			}
-		}
-	}
-}
-
-// Of a job that moves its bytes by TCP, which need be no fault, the figures say so.
-func TestBytesByTCPAreTold(t *testing.T) {
-	e := running()
-	e.Looks[0].Machine.Ports = []usage.Port{{Name: "port 0", EtherOut: new(12e7), RDMAIn: new(0.0), RDMAOut: new(0.0)}}
-	want := "port 0 of spark1: Ethernet 120 MB/s, RDMA 0 MB/s: by TCP, though there is RDMA (sparkrun help nccl)"
-	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
-		t.Errorf("%q, want %q", looked, want)
-	}
-}
-
-// That others wait for one that loads or saves is said, and is no finding.
-func TestWhoLoadsIsTold(t *testing.T) {
-	e := running()
-	saves(&e, 5<<20, 0.25)
-	want := "rank 0 on spark1 writes 5 MiB/s, /ckpt/7.pt (it waits for the disk for 25 % of the time): ranks 1, 2 wait for it"
-	if looked := e.looked(); len(Rank(e)) > 0 || !slices.Contains(looked, want) {
-		t.Errorf("%+v, %q, want %q", Rank(e), looked, want)
-	}
-}
-
-// Of a job that starts it is said which machine does what, and for how long; asked for a machine, for which job.
-func TestWhereAStartStandsIsTold(t *testing.T) {
-	e := running()
-	begins("pulls llm:7: 3 GiB of 20 GiB", 90*time.Second, false)(&e)
-	if want := "spark2 pulls llm:7: 3 GiB of 20 GiB, for 1m30s"; !slices.Contains(e.looked(), want) {
-		t.Errorf("%q, want %q", e.looked(), want)
-	}
-	e.Node, e.Job = &e.Nodes[1], nil
-	if want := "job aaaa: spark2 pulls llm:7: 3 GiB of 20 GiB, for 1m30s"; !slices.Contains(e.looked(), want) {
-		t.Errorf("%q, want %q", e.looked(), want)
-	}
-}
-
-// What a cgroup's limit does to a rank is told with the limit, and how it goes away.
-func TestLimitIsNamed(t *testing.T) {
-	for file, want := range map[string]string{
-		"/sys/fs/cgroup/memory/why/memory.limit_in_bytes": "echo -1 > /sys/fs/cgroup/memory/why/memory.limit_in_bytes   # on spark2",
-		"/sys/fs/cgroup/why/memory.max":                   "echo max > /sys/fs/cgroup/why/memory.max   # on spark2",
-		"/sys/fs/cgroup/a.slice/a.scope/memory.high":      "systemctl set-property --runtime a.scope MemoryHigh=infinity   # on spark2",
-	} {
-		e := running()
-		atLimit(900, 800)(&e.Looks[1].Ranks[0])
-		e.Looks[1].Ranks[0].Group.LimitFile = file
-		f := Rank(e)[0]
-		if d := cmp.Diff(want, f.Remedy); d != "" || !strings.Contains(f.Text, "its cgroup's limit of 40 MiB") ||
-			!slices.ContainsFunc(f.Evidence, func(l string) bool { return strings.HasPrefix(l, "set by "+file) }) {
-			t.Errorf("%+v: %s", f, d)
 		}
 	}
 }

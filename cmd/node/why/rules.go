@@ -50,6 +50,8 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 			beside("dmesg"), program, "its threads wait in "+strings.Join(r.Waits, ", "))
 	}
 	e.files(l.Host, r, add)
+	r.Host = l.Host
+	e.awaits(r, add)
 	if g := r.Group; g.Throttled >= 0.1 {
 		add("throttled", 85, "is held back by its quota of processor time for "+share(g.Throttled), "", g.Quota, used(r),
 			e.peersUse(r))
@@ -191,7 +193,7 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)
 		}
 	}
-	return slices.Concat(out, e.heldByOthers(l), e.byEthernet(l))
+	return append(out, e.heldByOthers(l)...)
 }
 
 // heldByOthers is memory of a GPU that something holds which is no job's: as much of it as is little of a machine's.
@@ -235,37 +237,6 @@ func (e Evidence) holdGPU(l wire.NodeLook) (own, others bool) {
 		own, others = own || has && mine, others || has && !mine && e.Job != nil
 	}
 	return own, others
-}
-
-// rates are what goes over a port, in and out together, in bytes a second.
-func rates(p usage.Port) (ether, rdma float64) {
-	of := func(in, out *float64) (sum float64) {
-		for _, v := range []*float64{in, out} {
-			if v != nil {
-				sum += *v
-			}
-		}
-		return sum
-	}
-	return of(p.EtherIn, p.EtherOut), of(p.RDMAIn, p.RDMAOut)
-}
-
-// byEthernet is a GPU job that moves its bytes by TCP where it has RDMA.
-func (e Evidence) byEthernet(l wire.NodeLook) (out []wire.WhyFinding) {
-	if own, _ := e.holdGPU(l); !own || !slices.ContainsFunc(e.Job.Plan.Nodes,
-		func(p rendezvous.Place) bool { return p.Host == l.Host && len(p.Entry.Paths) > 0 }) {
-		return nil
-	}
-	for _, p := range l.Machine.Ports {
-		ether, rdma := rates(p)
-		if ether > 50e6 && rdma < ether/10 {
-			out = append(out, wire.WhyFinding{Code: "no-rdma", Sure: 65, Host: l.Host, Port: p.Name,
-				Remedy:   "sparkrun help nccl",
-				Text:     fmt.Sprintf("its bytes go by Ethernet and TCP on %s, though there is RDMA", l.Host),
-				Evidence: []string{fmt.Sprintf("%s: Ethernet %.0f MB/s, RDMA %.0f MB/s", p.Name, ether/1e6, rdma/1e6)}})
-		}
-	}
-	return out
 }
 
 // works: a GPU is busy, and tells its clock.

@@ -48,7 +48,7 @@ func (e Evidence) ways() []way {
 		for _, r := range l.Ranks {
 			for _, c := range r.Conns {
 				to := e.hostOf(c.Remote.Addr())
-				if to == "" || to == l.Host {
+				if to == "" || to == l.Host || c.Connects && int(c.Remote.Port()) != r.Port { // silence tells of that
 					continue
 				}
 				w, known := byPair[[2]string{l.Host, to}]

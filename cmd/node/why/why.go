@@ -184,6 +184,7 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 			e.Looks = append(e.Looks, l)
 		}
 	}
+	w.name(ctx, e)
 	e.Fabric = fabricFindings(*e)
 	return unasked
 }
@@ -302,17 +303,7 @@ func (e Evidence) looked() (out []string) {
 			}
 		}
 		out = append(out, text)
-		for _, p := range l.Machine.Ports {
-			ether, rdma := rates(p)
-			if e.Job == nil || len(e.Job.Plan.Nodes) < 2 || ether+rdma < 1e6 {
-				continue
-			}
-			text := fmt.Sprintf("%s of %s: Ethernet %.0f MB/s, RDMA %.0f MB/s", p.Name, l.Host, ether/1e6, rdma/1e6)
-			if p.RDMAIn != nil && rdma < ether/10 {
-				text += ": by TCP, though there is RDMA (sparkrun help nccl)"
-			}
-			out = append(out, text)
-		}
+		out = append(out, e.moves(l)...)
 		for _, r := range l.Ranks {
 			r.Host = l.Host
 			of := ""

@@ -40,10 +40,13 @@ found", and what was looked at. JOB is an id, the beginning of one, or a name.
 A job that has not started: who has its machines, and which are drained or away. One that
 starts: what each machine does for it, and whether its container engine answers. One that
 runs: ranks that are stopped, locked up, starved of processor time, short of memory or
-behind the others, that wait for a file's lock or have lost a process; GPUs below their
-clock, or held by a stranger; links that are down, lossy or slow. One that is over: the
-root cause, and what its machine lacks now. That ranks wait for one is a finding once
-it has lasted for a minute; that they wait for one that loads or saves is none.
+behind the others, that wait for a file's lock, have lost a process, or wait for who is
+no rank, as a proxy or a DNS server, with who that is and since when no byte has come;
+which have not come to where ranks meet, and where they try to; GPUs below their clock,
+or held by a stranger; links that are down, lossy or slow, and ranks that talk over
+another network than the fabric. One that is over: the root cause, and what its machine
+lacks now. That ranks wait is a finding once it has lasted for a minute; that they wait
+for one that loads or saves is none.
 
 It takes some seconds and changes nothing. It reads what the kernel tells of ranks, and
 where py-spy is installed, in PATH or beside the rank's Python, their stacks: with their

@@ -40,6 +40,30 @@ def late():
     dist.init_process_group("gloo")
 
 
+def elsewhere():
+    """All but rank 0 look for it on their own machine; in a world of more than there are they wait for one more."""
+    import torch.distributed as dist
+
+    if mode == "larger":
+        os.environ["WORLD_SIZE"] = str(int(os.environ["WORLD_SIZE"]) + 1)
+    else:
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
+    dist.init_process_group("gloo")
+
+
+def fetch():
+    """Rank 1 asks whom /tmp/why-from names, once it is there, for as long as something comes."""
+    import socket
+
+    if rank == 1 and os.path.exists("/tmp/why-from"):
+        at = open("/tmp/why-from").read().split(":")
+        c = socket.create_connection((at[0], int(at[1])))
+        c.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        while c.recv(8):
+            pass
+    time.sleep(0.02)
+
+
 def chat():
     """Rank 0 has something for the others from time to time, who wait for it."""
     import socket
@@ -148,6 +172,9 @@ modes = {
     "train": lambda: train(lambda: time.sleep(0.02)),
     "uneven": lambda: train(lambda: spin(0.6) if rank == 0 else None),
     "late": late,
+    "elsewhere": elsewhere,
+    "larger": elsewhere,
+    "fetch": lambda: train(fetch),
     "chat": chat,
     "checkpoint": lambda: train(checkpoint),
     "burn": lambda: spin(600),

@@ -1,0 +1,122 @@
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// dns is the port of DNS servers, which UDP is asked at.
+const dns = 53
+
+// words say in which connection a rank waits, for whom, and since when.
+func words(a wire.Await) string {
+	at := fmt.Sprintf("%s (%s)", a.Remote, a.Who)
+	since := a.Idle.Round(time.Second).String()
+	switch {
+	case a.Asks && a.Remote.Port() == dns:
+		return "asks the DNS server " + at + ", which does not answer"
+	case a.Asks:
+		return "asks " + at + ", which does not answer"
+	case a.Connects:
+		return fmt.Sprintf("tries to connect to %s, which has not answered for %s or more", at, since)
+	}
+	return fmt.Sprintf("waits for %s: no byte for %s", at, since)
+}
+
+// silence is the connection in which a rank waits for one that is no rank of its job, if that has lasted: with its main
+// thread, or with another one while it is known not to wait for other ranks. Of several to one machine none may move.
+// To be connected takes no half a minute. One that works is not held up, and a service that is well has nothing to do.
+func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
+	if r.CPU >= 2*quiet || e.serves(r.Job) {
+		return wire.Await{}, false
+	}
+	alone := e.Job != nil && r.Main.In != "sleep" && r.Main.In != "terminal" && meeting(r.Stacks) == "" &&
+		(len(r.Stacks) > 0 || !e.talks(r))
+	for _, a := range r.Awaits {
+		lasted := a.Idle >= lasts || a.Connects && a.Idle >= lasts/2
+		if a.Asks || a.Connects { // it asks and tries anew
+			cores, known := e.lately(r)
+			lasted = lasted || known && cores < 2*quiet
+		}
+		moves := slices.ContainsFunc(r.Conns, func(c wire.Conn) bool {
+			return c.Moved > 0 && c.Remote.Addr() == a.Remote.Addr()
+		})
+		joins := a.Connects && int(a.Remote.Port()) == r.Port // of that its own rule speaks
+		if lasted && !a.Own && !joins && !moves && (a.Main || alone) {
+			return a, true
+		}
+	}
+	return wire.Await{}, false
+}
+
+// serves tells of a job whether it is a service that is ready.
+func (e Evidence) serves(job launcher.JobID) bool {
+	is := func(j rendezvous.JobStatus) bool {
+		return j.Spec.ID == job && j.Service != nil && j.Service.State == launcher.ServiceReady
+	}
+	return e.Job != nil && is(*e.Job) || slices.ContainsFunc(e.Open, is)
+}
+
+// talks reports whether a rank has connections to others of its job.
+func (e Evidence) talks(r wire.RankLook) bool {
+	for _, of := range between(append(e.rest(r), r)) {
+		if of.Rank == r.Rank {
+			return true
+		}
+	}
+	return false
+}
+
+// awaits is a rank that waits in a connection in which nothing comes.
+func (e Evidence) awaits(r wire.RankLook, add func(code string, sure int, text, remedy string, evidence ...string)) {
+	a, found := e.silence(r)
+	if !found {
+		return
+	}
+	code, text, remedy := "awaits-answer", words(a), fmt.Sprintf("sparkrun logs %s --rank %d", r.Job, r.Rank)
+	switch {
+	case a.Connects:
+		code = "not-connected"
+	case a.Asks && a.Remote.Port() == dns:
+		remedy = fmt.Sprintf("sparkrun exec %s --rank %d -- cat /etc/resolv.conf", r.Job, r.Rank)
+	case !a.Asks:
+		text = fmt.Sprintf("has waited for an answer of %s (%s) for %s: it is connected, nothing comes", a.Remote, a.Who,
+			a.Idle.Round(time.Second))
+	}
+	if a.End != nil && a.End.PID != 0 && a.End.Job == "" {
+		remedy = fmt.Sprintf("ps -fp %d   # on %s", a.End.PID, a.Host)
+	}
+	r.Awaits = nil // that is said
+	add(code, 86, text, remedy, where(r), e.others(r))
+}
+
+// bySilence leaves out what follows from a rank that waits for what is no rank of its job: that others wait for it, and
+// that all do.
+func bySilence(found []wire.WhyFinding) []wire.WhyFinding {
+	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return f.Code == "awaits-answer" || f.Code == "not-connected" })
+	if i < 0 {
+		return found
+	}
+	cause := found[i]
+	follows := func(f wire.WhyFinding) bool {
+		switch f.Code {
+		case "waits-for-rank", "not-come":
+			return f.Rank != nil && *f.Rank == *cause.Rank
+		case "fell-silent", "all-wait", "gave-up-waiting":
+			return true
+		}
+		return false
+	}
+	for _, f := range found {
+		if follows(f) && !slices.ContainsFunc(found[i].Evidence, func(s string) bool { return strings.Contains(s, f.Text) }) {
+			found[i].Evidence = append(found[i].Evidence, f.Text)
+		}
+	}
+	return slices.DeleteFunc(found, follows)
+}
