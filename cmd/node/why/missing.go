@@ -32,7 +32,7 @@ func meet(all []wire.RankLook) (m came, known bool) {
 		switch {
 		case at >= 0 && r.CPU < 2*quiet: // torch's rank 0 sleeps between two looks at who has come
 			m.guests = append(m.guests, r)
-			m.counts = m.counts || r.Main.In == "child" || r.Main.In == "sleep" && r.Main.Ran >= often
+			m.counts = m.counts || r.Main.In == "child" || r.Main.Ran >= often && (r.Main.In == "sleep" || r.Main.State == "R")
 			m.asked = m.asked || slices.ContainsFunc(r.Conns, func(c wire.Conn) bool {
 				return int(c.Remote.Port()) == m.port && c.Idle < window/often
 			})

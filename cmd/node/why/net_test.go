@@ -138,6 +138,10 @@ var netRows = map[string]rankRow{
 		meets(e)
 		e.Looks[0].Ranks[0].Main = wire.ThreadLook{State: "S", In: "child", At: "do_wait"}
 	}, "later not-come::"},
+	"rank 0 looks at this moment who has come": {func(e *Evidence) {
+		meets(e)
+		e.Looks[0].Ranks[0].Main = wire.ThreadLook{State: "R", Ran: 190}
+	}, "later not-come::"},
 	"all have come, and wait for more": {meets, "later not-come::"},
 	"one has ended before it came": {func(e *Evidence) {
 		late(e)
