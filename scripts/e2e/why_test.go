@@ -172,7 +172,7 @@ func whyTroubles() []whyRow {
 		{name: "a rank is locked up", launch: "exec --nodes 3 -- PYTHON SCRIPT lock", within: 2 * time.Second,
 			codes: "rank-locked", host: "spark2"},
 		{name: "another program has a rank's core", launch: "exec --nodes 3 -- PYTHON SCRIPT burn",
-			plant: on("spark2", "p=$(pgrep -f '[w]hy.py burn' | head -1); taskset -pc 0 $p; for i in 1 2 3 4; do taskset -c 0 timeout 20 sh -c 'while :; do :; done' >/dev/null 2>&1 & done"),
+			plant: on("spark2", "p=$(pgrep -f '[w]hy.py burn' | head -1); taskset -pc 0 $p; for i in 1 2 3 4; do setsid taskset -c 0 timeout 20 sh -c 'while :; do :; done' >/dev/null 2>&1 & done"),
 			undo:  func(*lab) { time.Sleep(12 * time.Second) }, // until these are over
 			codes: "starved", host: "spark2"},
 		{name: "its quota of processor time is used up", launch: "exec --nodes 2 -- PYTHON SCRIPT burn",
@@ -302,8 +302,7 @@ func TestWhy(t *testing.T) {
 }
 
 // TestWhyTroubles plants all troubles, each of which has to be found first, and looks at healthy jobs, in which
-// nothing may be
-// found. It takes minutes: -troubles.
+// nothing may be found. It takes minutes: -troubles.
 func TestWhyTroubles(t *testing.T) {
 	if !*troubles {
 		t.Skip("takes minutes: -troubles")

@@ -143,7 +143,7 @@ func (e Evidence) starved(l wire.NodeLook, r wire.RankLook, who string) (wire.Wh
 		strangers, texts = strangers+b.CPU, append(texts, text)
 	}
 	behind := len(peers) > 0 && (lack(r) >= median(peers)+0.3 || lack(r) >= 0.5 && r.CPU < median(gets)/2)
-	if !behind && (strangers < 0.5*r.Queued || strangers < 0.5) {
+	if !behind && (strangers < 0.5*r.Queued || strangers < 0.3) {
 		return wire.WhyFinding{}, false
 	}
 	f := wire.WhyFinding{Code: "starved", Sure: 60, Rank: new(r.Rank), Host: l.Host, Remedy: "sparkrun ps",
