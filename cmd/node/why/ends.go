@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -138,14 +138,14 @@ func (e Evidence) call(r wire.RankLook, a *wire.Await) {
 var (
 	networks = []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES",
 		"OMPI_MCA_btl_tcp_if_include", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_NET"}
-	devices = regexp.MustCompile(`^[\w.:,=^/-]{1,80}$`)
+	devices = plain.Pattern(`^[\w.:,=^/-]{1,80}$`)
 )
 
 // environment reads what the environments of a rank's processes say of networks and of its world.
 func (w *Why) environment(k *watched) {
 	l, fs := &k.look, w.cfg.Proc
 	for _, name := range networks {
-		if value, set := fs.Env(l.PID, name); set && devices.MatchString(value) {
+		if value, set := fs.Env(l.PID, name); set && devices().MatchString(value) {
 			l.Network = append(l.Network, name+"="+value)
 		}
 	}
