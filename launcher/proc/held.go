@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"iter"
 	"os"
 	"path"
 	"strconv"
@@ -104,12 +105,23 @@ func (h *Held) walk(root, group string, of files) {
 	}
 }
 
-// count sums the lines "NAME N" of a file.
+// numbers are the lines "NAME N" of a file.
+func numbers(file string) iter.Seq2[string, int64] {
+	return func(yield func(string, int64) bool) {
+		b, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(b)) {
+			name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if n, err := strconv.ParseInt(text, 10, 64); err == nil && !yield(name, n) {
+				return
+			}
+		}
+	}
+}
+
+// count sums some of them.
 func count(file string, counts func(name string) bool) (sum int64) {
-	b, _ := os.ReadFile(file)
-	for line := range strings.Lines(string(b)) {
-		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil && counts(name) {
+	for name, n := range numbers(file) {
+		if counts(name) {
 			sum += n
 		}
 	}

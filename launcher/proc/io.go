@@ -15,9 +15,19 @@ type IO struct {
 
 // IO reads it; nothing where it may not be read.
 func (fs FS) IO(pid int) (io IO) {
-	file := fs.path(pid, "io") // proc_pid_io(5)
-	of := func(name string) int64 { return count(file, func(n string) bool { return n == name+":" }) }
-	return IO{Read: of("read_bytes"), Written: of("write_bytes"), CharsIn: of("rchar"), CharsOut: of("wchar")}
+	for name, n := range numbers(fs.path(pid, "io")) { // proc_pid_io(5)
+		switch name {
+		case "read_bytes:":
+			io.Read = n
+		case "write_bytes:":
+			io.Written = n
+		case "rchar:":
+			io.CharsIn = n
+		case "wchar:":
+			io.CharsOut = n
+		}
+	}
+	return io
 }
 
 // Positions are where a process is in its open files, by their names.

@@ -47,6 +47,9 @@ func (w *Why) waiting(k *watched, pid, tid int, at string) {
 
 // asking notes whom threads of a rank ask by UDP at this moment.
 func (w *Why) asking(k *watched, udp map[uint64]wire.Await) {
+	if len(udp) == 0 {
+		return
+	}
 	seen := map[netip.AddrPort]bool{}
 	for _, pid := range k.pids[:min(len(k.pids), askersMost)] {
 		for _, t := range w.cfg.Proc.Threads(pid, askersMost) {

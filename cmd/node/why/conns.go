@@ -2,6 +2,7 @@ package why
 
 import (
 	"cmp"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -51,7 +52,7 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 			}
 			conn := wire.Conn{
 				Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
-				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: time.Duration(t.Min_rtt) * time.Microsecond,
+				RTT: time.Duration(t.Rtt) * time.Microsecond, MinRTT: leastRTT(t),
 				Total: t.Data_segs_out, TotalAgain: again(t), Tries: t.Retransmits, Queued: max(s.WQueue, queued[inode]),
 				Idle: idle(t), Connects: s.State == netlink.TCP_SYN_SENT, Moved: bytesOf(t),
 			}
@@ -68,6 +69,14 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 	})
 	slices.SortFunc(listens, netip.AddrPort.Compare)
 	return out[:min(len(out), connsMost)], listens[:min(len(listens), connsMost)]
+}
+
+// leastRTT is 0 where nothing has come back yet: the kernel has all bits set then (tcp_min_rtt, tcp_init_sock).
+func leastRTT(t *netlink.TCPInfo) time.Duration {
+	if t.Min_rtt == math.MaxUint32 {
+		return 0
+	}
+	return time.Duration(t.Min_rtt) * time.Microsecond
 }
 
 // bytesOf are the bytes that have gone either way, and were received.

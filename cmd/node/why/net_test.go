@@ -1,6 +1,7 @@
 package why
 
 import (
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -326,5 +328,25 @@ func TestEnds(t *testing.T) {
 	defer taken.Close()
 	if got := w.ends(asked, connections()); got[0].PID != os.Getpid() || got[0].Listens {
 		t.Errorf("once it is taken: %+v", got)
+	}
+}
+
+// A connection that nothing has taken has no round trip: it is not called slow, and is told as what it is.
+func TestUntakenConnectionHasNoRoundTrip(t *testing.T) {
+	if got := leastRTT(&netlink.TCPInfo{Min_rtt: math.MaxUint32}); got != 0 {
+		t.Errorf("%s of what has had no answer", got)
+	}
+	for tries, want := range map[uint8]string{1: "", 4: "rank 0, 10.0.0.1:4001 to 10.0.0.2:4010 (spark2): it tries to connect, 4 times so far"} {
+		e := running()
+		for i := range e.Looks {
+			e.Looks[i].Ranks[0].Conns = nil
+		}
+		c := conn(0, 1)
+		c.RTT, c.MinRTT, c.Sent, c.Tries = 0, 0, 0, tries
+		e.Looks[0].Ranks[0].Conns = []wire.Conn{c}
+		found := e.connections()
+		if want == "" && len(found) > 0 || want != "" && (len(found) != 1 || !slices.Contains(found[0].Evidence, want)) {
+			t.Errorf("%d tries: %+v", tries, found)
+		}
 	}
 }

@@ -56,10 +56,13 @@ func (e Evidence) flows() (out []flow) {
 func (e Evidence) flowOf(host string, at netip.Addr) flow {
 	f := flow{host: host, nic: at.String()}
 	for _, n := range e.Nodes {
-		if nic, ok := n.Inventory.Holder(at); ok && n.Host == host {
+		if n.Host != host {
+			continue
+		}
+		if nic, ok := n.Inventory.Holder(at); ok {
 			f.nic = nic.Name
 		}
-		if n.Host == host && n.Addr == at {
+		if n.Addr == at {
 			f.kind = string(envgen.NetworkManagement)
 		}
 	}
@@ -123,11 +126,13 @@ func (e Evidence) byNIC() (out []wire.WhyFinding) {
 	}
 	f := wire.WhyFinding{Code: "not-by-fabric", Sure: 50, Host: aside[0].host, Port: aside[0].nic, Remedy: "sparkrun help nccl"}
 	var on []string
-	for _, a := range aside {
-		on = append(on, strings.TrimPrefix(a.String(), strings.TrimSuffix(aside[0].String(), aside[0].host)))
+	for i, a := range aside {
+		on = append(on, a.String())
+		if i > 0 && a.nic == aside[0].nic {
+			on[i] = a.host
+		}
 		f.Evidence = append(f.Evidence, fmt.Sprintf("%s: its ranks' connections %.0f MB/s", a, a.bps/1e6))
 	}
-	on[0] = aside[0].String()
 	f.Text = fmt.Sprintf("its ranks talk over %s, though the fabric joins them%s", strings.Join(on, ", "),
 		e.told(aside[0].host, aside[0].nic))
 	f.Evidence = f.Evidence[:min(len(f.Evidence), 4)]
@@ -166,10 +171,10 @@ func (e Evidence) told(host string, by ...string) string {
 }
 
 // moves says what a job's ranks on a machine move, and how.
-func (e Evidence) moves(l wire.NodeLook) (out []string) {
+func (e Evidence) moves(l wire.NodeLook, flows []flow) (out []string) {
 	byRDMA, tells := rdma(l)
 	gpus, _ := e.holdGPU(l)
-	for _, f := range e.flows() {
+	for _, f := range flows {
 		if f.host != l.Host {
 			continue
 		}

@@ -36,8 +36,10 @@ func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
 	if r.CPU >= 2*quiet || e.serves(r.Job) {
 		return wire.Await{}, false
 	}
-	alone := e.Job != nil && r.Main.In != "sleep" && r.Main.In != "terminal" && meeting(r.Stacks) == "" &&
-		(len(r.Stacks) > 0 || !e.talks(r))
+	alone := func() bool {
+		return e.Job != nil && r.Main.In != "sleep" && r.Main.In != "terminal" && meeting(r.Stacks) == "" &&
+			(len(r.Stacks) > 0 || !e.talks(r))
+	}
 	for _, a := range r.Awaits {
 		lasted := a.Idle >= lasts || a.Connects && a.Idle >= lasts/2
 		if a.Asks || a.Connects { // it asks and tries anew
@@ -48,7 +50,7 @@ func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
 			return c.Moved > 0 && c.Remote.Addr() == a.Remote.Addr()
 		})
 		joins := a.Connects && int(a.Remote.Port()) == r.Port // of that its own rule speaks
-		if lasted && !a.Own && !joins && !moves && (a.Main || alone) {
+		if lasted && !a.Own && !joins && !moves && (a.Main || alone()) {
 			return a, true
 		}
 	}

@@ -53,14 +53,14 @@ func (e Evidence) ways() []way {
 				}
 				w, known := byPair[[2]string{l.Host, to}]
 				if !known {
-					w = way{from: l.Host, to: to, rtt: c.RTT, least: c.MinRTT}
+					w = way{from: l.Host, to: to}
 				}
 				if !known || c.Tries > w.tries || c.Tries == w.tries && c.Again > w.example.Again {
 					w.example, w.rank = c, r.Rank
 				}
 				w.sent, w.again, w.queued, w.tries = w.sent+c.Sent, w.again+c.Again, w.queued+c.Queued, max(w.tries, c.Tries)
 				w.total, w.lost = w.total+c.Total, w.lost+c.TotalAgain
-				w.rtt, w.least = min(w.rtt, c.RTT), min(w.least, c.MinRTT)
+				w.rtt, w.least = shorter(w.rtt, c.RTT), shorter(w.least, c.MinRTT)
 				if c.Sent >= many && (w.bulk == 0 || c.RTT < w.bulk) {
 					w.bulk = c.RTT
 				}
@@ -75,6 +75,9 @@ func (e Evidence) ways() []way {
 		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
 	})
 }
+
+// shorter is that of two round trips; 0 is none.
+func shorter(a, b time.Duration) time.Duration { return min(cmp.Or(a, b), cmp.Or(b, a)) }
 
 // far is from which best round trip a network of one room is slow; crowded, which packets before a slow link make.
 // A question each 10 ms has that round trip, as its answer is acknowledged with the next one: so many packets in the
@@ -196,9 +199,14 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 		f.Sure, f.Text = 55, "the way "+between+" is slow or full: "+max(w.rtt, w.bulk, w.loaded).String()+" there and back"
 	}
 	for _, w := range ways[:min(len(ways), 3)] {
-		f.Evidence = append(f.Evidence, fmt.Sprintf("rank %d, %s to %s (%s): %d segments sent, %d of them again, "+
-			"the oldest %d times; round trip %s, at best %s; up to %s queued", w.rank, w.example.Local, w.example.Remote,
-			w.to, w.sent, w.again, w.tries, max(w.rtt, w.bulk, w.loaded), w.least, launcher.Size(int64(w.queued))))
+		text := fmt.Sprintf("rank %d, %s to %s (%s): ", w.rank, w.example.Local, w.example.Remote, w.to)
+		if w.least == 0 {
+			text += fmt.Sprintf("it tries to connect, %d times so far", w.tries)
+		} else {
+			text += fmt.Sprintf("%d segments sent, %d of them again, the oldest %d times; round trip %s, at best %s; up to %s queued",
+				w.sent, w.again, w.tries, max(w.rtt, w.bulk, w.loaded), w.least, launcher.Size(int64(w.queued)))
+		}
+		f.Evidence = append(f.Evidence, text)
 	}
 	if fine > 0 {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("%d other ways between its machines have no such trouble", fine))

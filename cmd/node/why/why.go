@@ -292,6 +292,7 @@ func (e Evidence) looked() (out []string) {
 		out = append(out, text)
 	}
 	out = append(out, e.startTexts()...)
+	flows := e.flows()
 	for _, l := range e.Looks {
 		text := fmt.Sprintf("%s, for %s", l.Host, l.Over.Round(100*time.Millisecond))
 		if m := l.Machine.Memory; m != nil {
@@ -303,7 +304,7 @@ func (e Evidence) looked() (out []string) {
 			}
 		}
 		out = append(out, text)
-		out = append(out, e.moves(l)...)
+		out = append(out, e.moves(l, flows)...)
 		for _, r := range l.Ranks {
 			r.Host = l.Host
 			of := ""
