@@ -81,23 +81,30 @@ func (e Evidence) byLink(found []wire.WhyFinding) []wire.WhyFinding {
 	if i < 0 {
 		return found
 	}
-	cause := &found[i]
-	follows := func(f wire.WhyFinding) bool {
+	host := found[i].Host
+	return under(found, i, func(f wire.WhyFinding) bool {
 		switch f.Code {
 		case "no-answer", "waits-for-rank", "not-come", "not-connected", "slowest-rank", "all-wait", "fell-silent", "gave-up-waiting":
 			return true
 		}
-		return f.Code == topology.CodeNoLink && f.Host == cause.Host
-	}
+		return f.Code == topology.CodeNoLink && f.Host == host
+	})
+}
+
+// under leaves out what follows from one finding, and gives it to that as evidence, each thing once.
+func under(found []wire.WhyFinding, i int, follows func(wire.WhyFinding) bool) []wire.WhyFinding {
+	cause := &found[i]
 	for _, f := range found {
-		if follows(f) {
-			cause.Evidence = append(append(cause.Evidence, f.Text), f.Evidence[:min(len(f.Evidence), 1)]...)
+		if !follows(f) {
+			continue
+		}
+		for _, text := range append([]string{f.Text}, f.Evidence[:min(len(f.Evidence), 1)]...) {
+			if !slices.ContainsFunc(cause.Evidence, func(s string) bool { return strings.Contains(s, text) }) {
+				cause.Evidence = append(cause.Evidence, text)
+			}
 		}
 	}
-	rest := *cause
-	found = slices.DeleteFunc(found, follows)
-	found[slices.IndexFunc(found, func(f wire.WhyFinding) bool { return f.Code == "link-lost" })] = rest
-	return found
+	return slices.DeleteFunc(found, follows)
 }
 
 func (e Evidence) ago(t time.Time) string {

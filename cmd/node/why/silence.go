@@ -3,7 +3,6 @@ package why
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -105,20 +104,14 @@ func bySilence(found []wire.WhyFinding) []wire.WhyFinding {
 	if i < 0 {
 		return found
 	}
-	cause := found[i]
-	follows := func(f wire.WhyFinding) bool {
+	rank := *found[i].Rank
+	return under(found, i, func(f wire.WhyFinding) bool {
 		switch f.Code {
 		case "waits-for-rank", "not-come":
-			return f.Rank != nil && *f.Rank == *cause.Rank
+			return f.Rank != nil && *f.Rank == rank
 		case "fell-silent", "all-wait", "gave-up-waiting":
 			return true
 		}
 		return false
-	}
-	for _, f := range found {
-		if follows(f) && !slices.ContainsFunc(found[i].Evidence, func(s string) bool { return strings.Contains(s, f.Text) }) {
-			found[i].Evidence = append(found[i].Evidence, f.Text)
-		}
-	}
-	return slices.DeleteFunc(found, follows)
+	})
 }
