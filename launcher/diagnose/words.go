@@ -143,6 +143,9 @@ var known = []struct {
 }{
 	{plain.Pattern(`CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation`),
 		"the GPU's memory ran out"},
+	// torch/utils/data/_utils/signal_handling.py; what it lacks is room for what the workers hand over.
+	{plain.Pattern(`DataLoader worker .* is killed by signal: Bus error.*shared memory`),
+		"a DataLoader worker got a bus error: /dev/shm is full (of a container: --shm-size, such as 16G)"},
 	{plain.Pattern(`CUDA error: .*`), ""},
 	{plain.Pattern(`CUDA driver version is insufficient.*`), ""},
 	{plain.Pattern(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},

@@ -64,6 +64,11 @@ func TestEvaluateAnExit(t *testing.T) {
 			"All nodes which are allocated for this job are already filled.",
 			"[spark1:00121] *** An error occurred in MPI_Comm_spawn",
 			"[spark1:00121] *** MPI_ERR_SPAWN: could not spawn processes"}}, want: "exit 1: " + launcher.NoSpawn},
+		"a small /dev/shm": {exit: code, ev: evidence{lines: []string{
+			"RuntimeError: DataLoader worker (pid 18) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+			"", "The above exception was the direct cause of the following exception:", "", "Traceback (most recent call last):",
+			"RuntimeError: DataLoader worker (pid(s) 18) exited unexpectedly"}},
+			want: "exit 1: a DataLoader worker got a bus error: /dev/shm is full (of a container: --shm-size, such as 16G)"},
 		"docker stop": {exit: launcher.Exit{Signal: 15}, ev: evidence{lines: []string{"Connection reset by peer",
 			"sparkrun: container sparkrun-7.1-0-a-b was ended from outside: by docker stop"}},
 			want: "killed by SIGTERM (15): its container was ended from outside: by docker stop"},

@@ -80,6 +80,23 @@ func (fs FS) Opens(pid int, wanted func(file string) bool) bool {
 	return false
 }
 
+// OpenFiles are how many descriptors a process has, how many of them are sockets, and how many it may have; 0: that may not
+// be read, or there is no limit.
+func (fs FS) OpenFiles(pid int) (open, sockets, limit int) {
+	fs.Opens(pid, func(file string) bool {
+		open++
+		if strings.HasPrefix(file, "socket:") {
+			sockets++
+		}
+		return false
+	})
+	b, _ := os.ReadFile(fs.path(pid, "limits"))
+	_, rest, _ := strings.Cut(string(b), "\nMax open files ") // the soft one, the hard one, their unit
+	soft, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	limit, _ = strconv.Atoi(soft)
+	return open, sockets, limit
+}
+
 // Resident is the memory of a process that the kernel cannot drop: anonymous and shared, not pages of files.
 func (fs FS) Resident(pid int) (bytes int64) {
 	b, _ := os.ReadFile(fs.path(pid, "status"))

@@ -130,6 +130,9 @@ type RankLook struct {
 	Top        float64 `json:"top_thread"` // of its busiest thread, and those that it waited for
 	// Locked: each thread waits without an end for what only another thread of its process could give.
 	Locked bool `json:"locked,omitempty"`
+	// Stuck is a process below it of which the same holds; Full is one that has as many files open as it may.
+	Stuck *BusyProgram `json:"stuck,omitempty"`
+	Full  *FullFiles   `json:"full,omitempty"`
 	// Signals: it has handlers for signals that people send.
 	Signals bool     `json:"signals,omitempty"`
 	Disk    float64  `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
@@ -169,6 +172,15 @@ type FileLock struct {
 	File   string      `json:"file"`
 	Holder BusyProgram `json:"holder"`          // without PID: it is not told, as of one on another machine
 	Works  bool        `json:"works,omitempty"` // it uses the processor, or waits for a disk or the network
+}
+
+// FullFiles is a process with its descriptors, those that are sockets, and how many it may have.
+type FullFiles struct {
+	PID     int    `json:"pid"`
+	Name    string `json:"name"`
+	Open    int    `json:"open"`
+	Sockets int    `json:"sockets"`
+	Limit   int    `json:"limit"`
 }
 
 // DeadChild is a zombie.

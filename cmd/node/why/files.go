@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -82,7 +83,8 @@ func (w *Why) failed(k *watched) (out []wire.DeadChild) {
 	return out
 }
 
-// files are about a lock for which a rank waits, and a process that it has lost. A rank that works may well have a lock
+// files are about a lock for which a rank waits, files of which it may open no more, and processes of its own that it has
+// lost or that are locked up. A rank that works may well have a lock
 // for which another one of its job waits.
 func (e Evidence) files(host string, r wire.RankLook,
 	add func(code string, sure int, text, remedy string, evidence ...string)) {
@@ -103,8 +105,37 @@ func (e Evidence) files(host string, r wire.RankLook,
 		killed = fmt.Sprintf("at its cgroup's limit of %s (%s) the kernel has killed %d processes", launcher.Size(g.Limit),
 			g.LimitFile, g.Killed)
 	}
+	if f := r.Full; f != nil {
+		add("files-full", 87, fmt.Sprintf("has %d of %d files open (%d are sockets), and can open no more, nor take connections: "+
+			"%s (pid %d)", f.Open, f.Limit, f.Sockets, f.Name, f.PID),
+			fmt.Sprintf("prlimit --pid %d --nofile=65536   # on %s; then launch it with --ulimit nofile=65536", f.PID, host),
+			e.talksMost(r))
+	}
+	r.Host = host
+	if cores, known := e.lately(r); r.Stuck != nil && known && max(cores, r.CPU) < 2*quiet && !e.serves(r.Job) {
+		add("child-locked", 85, fmt.Sprintf("has a process, %s (pid %d), that is locked up: each of its threads waits, without "+
+			"an end, for another thread of that process", r.Stuck.Name, r.Stuck.PID),
+			fmt.Sprintf("py-spy dump --pid %d   # on %s", r.Stuck.PID, host), where(r), e.others(r),
+			"fork copies a lock that a thread has, and not that thread: such a process may have to be spawned instead")
+	}
 	for _, d := range r.Dead[:min(len(r.Dead), 3)] {
 		add("child-dead", 75, fmt.Sprintf("goes on without %s (pid %d), a process of its own, which has ended: %s", d.Name,
 			d.PID, d.End), fmt.Sprintf("sparkrun logs %s --rank %d", r.Job, r.Rank), program, killed)
 	}
+}
+
+// talksMost is the machine to which a rank has most of its connections, where it has many.
+func (e Evidence) talksMost(r wire.RankLook) string {
+	count, most := map[netip.Addr]int{}, netip.Addr{}
+	for _, c := range r.Conns {
+		if at := c.Remote.Addr(); !at.IsLoopback() {
+			if count[at]++; count[at] > count[most] {
+				most = at
+			}
+		}
+	}
+	if count[most] < connsMost/4 {
+		return ""
+	}
+	return strings.TrimSpace(fmt.Sprintf("most of its connections are with %s %s", most, e.hostOf(most)))
 }

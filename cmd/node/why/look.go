@@ -242,7 +242,7 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	cores := func(d time.Duration) float64 { return max(0, d.Seconds()/over.Seconds()) }
 	var faults uint64
 	var total, ended time.Duration // of it all; and of children that have ended meanwhile
-	locked, waits := 0, map[string]bool{}
+	locked, own, waits := true, false, map[string]bool{}
 	for _, pid := range k.pids {
 		work, lives := fs.Work(pid)
 		if total += work.CPU + work.Reaped; lives {
@@ -252,42 +252,17 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 		}
 		faults += work.Faults
 		l.Swapped += fs.Swapped(pid)
-		threads := fs.Threads(pid, threadsMost)
-		if len(threads) == threadsMost {
-			locked = -1 << 20 // there may be more
+		sleeps, lock := w.threads(k, pid, before, waits, cores)
+		locked, own = locked && sleeps, own || lock
+		if sleeps && lock && pid != l.PID {
+			l.Stuck = &wire.BusyProgram{PID: pid, Name: path.Base(fs.Name(pid))}
 		}
-		for _, t := range threads {
-			was, known := k.threads[t.TID]
-			if !known {
-				was = proc.Thread{CPU: t.CPU, Queued: t.Queued, Ran: t.Ran}
-			}
-			l.Count++
-			used := cores(t.CPU - was.CPU)
-			l.CPU += used
-			queued := cores(t.Queued - was.Queued)
-			l.Queued += queued
-			l.Top = max(l.Top, used+queued)
-			at := fs.WaitsIn(pid, t.TID)
-			waits[at] = true
-			w.waiting(k, pid, t.TID, at)
-			idle := known && t.Ran == was.Ran && t.State == 'S'
-			switch {
-			case idle && fs.WaitsForOwn(pid, t.TID):
-				locked++
-			case idle && strings.HasPrefix(at, "do_wait"):
-			default:
-				locked = -1 << 20 // it may yet be woken
-			}
-			if known && t.Ran == was.Ran && l.FileLock == nil {
-				l.FileLock = w.fileLock(pid, t.TID, before)
-			}
-			if pid == l.PID && t.TID == pid {
-				l.Main = wire.ThreadLook{State: string(t.State), At: at, Ran: t.Ran - was.Ran, In: w.waitsFor(pid, t, at)}
-			}
+		if open, sockets, limit := fs.OpenFiles(pid); limit > 0 && open*50 >= limit*49 {
+			l.Full = &wire.FullFiles{PID: pid, Name: path.Base(fs.Name(pid)), Open: open, Sockets: sockets, Limit: limit}
 		}
 	}
 	l.CPU += cores(ended)
-	l.Locked = locked > 0
+	l.Locked = locked && own
 	l.Faults = max(0, float64(faults)-float64(k.faults)) / over.Seconds()
 	l.Disk = float64(k.disk) / float64(max(1, k.seen))
 	if age := time.Since(l.Since); age > over {
@@ -300,6 +275,43 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	slices.Sort(l.Waits)
 	l.Moves = w.moved(k.pids).since(k.moved, over)
 	l.Group = group(k.held, fs.Held(w.cfg.Groups, l.PID), over)
+}
+
+// threads compares those of a process with the first look. Sleeps: none of them can be woken but by another thread of the
+// same process, or a child; lock: there is one that waits for such a thread.
+func (w *Why) threads(k *watched, pid int, before map[int]proc.Work, waits map[string]bool,
+	cores func(time.Duration) float64) (sleeps, lock bool) {
+	l, fs := &k.look, w.cfg.Proc
+	all := fs.Threads(pid, threadsMost)
+	sleeps = len(all) < threadsMost // else there may be more
+	for _, t := range all {
+		was, known := k.threads[t.TID]
+		if !known {
+			was = proc.Thread{CPU: t.CPU, Queued: t.Queued, Ran: t.Ran}
+		}
+		l.Count++
+		used, queued := cores(t.CPU-was.CPU), cores(t.Queued-was.Queued)
+		l.CPU, l.Queued = l.CPU+used, l.Queued+queued
+		l.Top = max(l.Top, used+queued)
+		at := fs.WaitsIn(pid, t.TID)
+		waits[at] = true
+		w.waiting(k, pid, t.TID, at)
+		idle := known && t.Ran == was.Ran && t.State == 'S'
+		switch {
+		case idle && fs.WaitsForOwn(pid, t.TID):
+			lock = true
+		case idle && strings.HasPrefix(at, "do_wait"):
+		default:
+			sleeps = false
+		}
+		if known && t.Ran == was.Ran && l.FileLock == nil {
+			l.FileLock = w.fileLock(pid, t.TID, before)
+		}
+		if pid == l.PID && t.TID == pid {
+			l.Main = wire.ThreadLook{State: string(t.State), At: at, Ran: t.Ran - was.Ran, In: w.waitsFor(pid, t, at)}
+		}
+	}
+	return sleeps, lock
 }
 
 // group compares what holds a rank back with what did before.

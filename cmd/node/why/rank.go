@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
@@ -46,7 +47,7 @@ func Rank(e Evidence) []wire.WhyFinding {
 		for _, l := range e.Looks {
 			add(e.machine(l)...)
 		}
-		return found
+		return noSpace(found)
 	}
 	if e.Job != nil {
 		add(e.notStarted()...)
@@ -71,7 +72,30 @@ func Rank(e Evidence) []wire.WhyFinding {
 	add(e.byNIC()...)
 	add(sure(e.peers())...)
 	slices.SortStableFunc(found, func(a, b wire.WhyFinding) int { return cmp.Compare(b.Sure, a.Sure) })
-	return bySilence(e.byLink(found))
+	return noSpace(bySelf(e.byLink(found)))
+}
+
+// spaceless tells of a cause whether a file system was full.
+func spaceless(cause string) bool {
+	return strings.Contains(strings.ToLower(cause), "no space left on device")
+}
+
+// noSpace gives an end for want of room the file system that is full, as evidence, and how to look at that.
+func noSpace(found []wire.WhyFinding) []wire.WhyFinding {
+	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool {
+		return slices.Contains([]string{"ended", "again", "failed-before"}, f.Code) && spaceless(f.Text)
+	})
+	if i < 0 {
+		return found
+	}
+	host := found[i].Host
+	full := func(f wire.WhyFinding) bool {
+		return f.Host == host && (f.Code == "disk-full" || f.Code == "inodes-full")
+	}
+	if k := slices.IndexFunc(found, full); k >= 0 {
+		found[i].Remedy = found[k].Remedy + "   # on " + host
+	}
+	return under(found, i, full)
 }
 
 // byLink leaves out what follows from a link that is lost, and gives it to that as evidence: that nothing answers over
@@ -177,12 +201,25 @@ func (e Evidence) attempt(generation launcher.Generation) string {
 	return fmt.Sprintf("generation %d of it", generation)
 }
 
-// end is a cause without the rank that failed first, which may be another one each time.
+// end is a cause without what may be another one each time: the rank that failed first, and numbers in what it said.
 func end(cause string) string {
 	if who, what, found := strings.Cut(cause, ": "); found && strings.HasPrefix(who, "rank ") {
-		return what
+		cause = what
 	}
-	return cause
+	code, said, _ := strings.Cut(cause, ": ")
+	return code + strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, said)
+}
+
+// hostIn is the machine of the rank that a cause names: "rank 1 on spark2: exit 1".
+func hostIn(cause string) string {
+	who, _, _ := strings.Cut(cause, ": ")
+	_, host, _ := strings.Cut(who, " on ")
+	return host
 }
 
 // alike says how often in a row it has ended so.
@@ -269,7 +306,7 @@ func (e Evidence) attempts() []wire.WhyFinding {
 	if said || last.Cause == "" || strings.HasPrefix(last.Cause, rendezvous.ByHand) || e.Now.Sub(last.Ended) > recent {
 		return nil
 	}
-	return []wire.WhyFinding{{Code: "failed-before", Sure: 30, Text: fmt.Sprintf("%s ended %s ago: %s",
+	return []wire.WhyFinding{{Code: "failed-before", Sure: 30, Host: hostIn(last.Cause), Text: fmt.Sprintf("%s ended %s ago: %s",
 		e.attempt(last.Generation), e.ago(last.Ended), last.Cause), Evidence: nonempty(e.alike(last.Cause, 0)),
 		Remedy: "sparkrun ps " + string(e.Job.Spec.ID)}}
 }

@@ -308,7 +308,7 @@ func TestRank(t *testing.T) {
 		"it failed before": {func(e *Evidence) {
 			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1",
 				Ended: now.Add(-time.Minute)}}
-		}, "failed-before::"},
+		}, "failed-before::spark3"},
 		"it was restarted by hand": {func(e *Evidence) {
 			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "restarted by root", Ended: now.Add(-time.Minute)}}
 		}, ""},
@@ -331,7 +331,7 @@ func TestRank(t *testing.T) {
 			e.Job.Attempts = []rendezvous.Attempt{{Generation: 1, Cause: "rank 2 on spark3: exit 1", Ended: now}}
 			e.Job.Last = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 1: exit 3",
 				Root: &launcher.RankExit{Rank: 1, Host: "spark2"}}
-		}, "again:1:spark2 failed-before::"},
+		}, "again:1:spark2 failed-before::spark3"},
 		"pulls its image for long":          {begins("pulls llm:7: 3 GiB of 20 GiB", time.Hour, false), ""},
 		"looks at its folders for a moment": {begins("looks at folders", 5*time.Second, true), ""},
 		"looks at its folders for long":     {begins("looks at folders", time.Minute, true), "start-stuck::spark2"},
@@ -367,6 +367,7 @@ func TestRank(t *testing.T) {
 	}
 	maps.Copy(rows, waitRows)
 	maps.Copy(rows, netRows)
+	maps.Copy(rows, fullRows)
 	for name, tt := range rows {
 		e := running()
 		tt.change(&e)
@@ -475,6 +476,11 @@ func TestWordsOfFindings(t *testing.T) {
 			loops(e)
 			e.Job.State, e.Job.Last, e.Job.Plan.Generation, e.Job.Plan.Restarts = rendezvous.StateRuns, nil, 3, 2
 		}, "attempt 2 of 21 ended 1m0s ago: rank 1 on spark2: exit 1|it has ended so 2 times in a row"},
+		"a service can open no more files": {opensNoMore, "rank 0 on spark1 has 64 of 64 files open (60 are sockets), and can open " +
+			"no more, nor take connections: vllm (pid 100)|it has been unhealthy for 1m0s"},
+		"a child is locked up": {childLocked, "rank 1 on spark2 has a process, pt_data_worker (pid 93), that is locked up|" +
+			"rank 1 on spark2 (pid 101)|meanwhile these ranks wait: 0, 2|fork copies"},
+		"a packet filter": {filtered, "spark1 takes no connection at port 4711, where a rank listens, and its agent answers"},
 		"a debugger": {func(e *Evidence) {
 			r := &e.Looks[1].Ranks[0]
 			r.Tracer, r.TracerName, r.Main.State = 352, "gdb", "t"

@@ -97,20 +97,23 @@ func (e Evidence) awaits(r wire.RankLook, add func(code string, sure int, text, 
 	add(code, 86, text, remedy, where(r), e.others(r))
 }
 
-// bySilence leaves out what follows from a rank that waits for what is no rank of its job: that others wait for it, and
-// that all do.
-func bySilence(found []wire.WhyFinding) []wire.WhyFinding {
-	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return f.Code == "awaits-answer" || f.Code == "not-connected" })
+// bySelf leaves out what follows from a rank that does not go on by itself, as it waits for what is no rank of its job, a
+// process of its own is locked up, or it can open no file: that others wait for it, that all do, that its service is ill.
+func bySelf(found []wire.WhyFinding) []wire.WhyFinding {
+	causes := []string{"awaits-answer", "not-connected", "child-locked", "files-full"}
+	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return slices.Contains(causes, f.Code) })
 	if i < 0 {
 		return found
 	}
-	rank := *found[i].Rank
+	rank, code := *found[i].Rank, found[i].Code
 	return under(found, i, func(f wire.WhyFinding) bool {
 		switch f.Code {
 		case "waits-for-rank", "not-come":
 			return f.Rank != nil && *f.Rank == rank
 		case "fell-silent", "all-wait", "gave-up-waiting":
 			return true
+		case "service-unhealthy", "service-wedged":
+			return code == "files-full"
 		}
 		return false
 	})

@@ -116,7 +116,7 @@ func (e Evidence) connections() (out []wire.WhyFinding) {
 					rest = append(rest, w)
 				}
 			}
-			out, ways = append(out, ofHost(code, host, here, fine)), rest
+			out, ways = append(out, e.ofHost(code, host, here, fine)), rest
 		}
 	}
 	return out
@@ -172,7 +172,7 @@ func common(ways []way, well map[string]int) (host string) {
 	return host
 }
 
-func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
+func (e Evidence) ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 	w := ways[0]
 	f := wire.WhyFinding{Code: code, Host: host, Remedy: "sparkrun doctor --node " + host}
 	if len(ways) == 1 {
@@ -185,6 +185,11 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 	switch code {
 	case "no-answer":
 		f.Sure, f.Text = 82, "what its ranks send "+between+" gets no answer"
+		if !slices.ContainsFunc(ways, func(w way) bool { return w.least != 0 || w.to != host || !e.listens(w) }) {
+			f.Text = fmt.Sprintf("%s takes no connection at port %d, where a rank listens, and its agent answers: a packet filter drops "+
+				"it, or the network on the way", host, w.example.Remote.Port())
+			f.Remedy = "nft list ruleset   # on " + host
+		}
 	case "loses-packets":
 		sent, again := uint32(0), uint32(0)
 		for _, w := range ways {
@@ -212,4 +217,13 @@ func ofHost(code, host string, ways []way, fine int) wire.WhyFinding {
 		f.Evidence = append(f.Evidence, fmt.Sprintf("%d other ways between its machines have no such trouble", fine))
 	}
 	return f
+}
+
+// listens reports whether a rank takes connections where a way ends.
+func (e Evidence) listens(w way) bool {
+	return slices.ContainsFunc(e.ranks(), func(r wire.RankLook) bool {
+		return r.Host == w.to && slices.ContainsFunc(r.Listens, func(at netip.AddrPort) bool {
+			return at.Port() == w.example.Remote.Port() && (at.Addr().IsUnspecified() || at.Addr() == w.example.Remote.Addr())
+		})
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -139,7 +140,7 @@ func (w *Why) gather(ctx context.Context, e *Evidence, stacks bool) (unasked []s
 	if e.Job != nil {
 		r = wire.LookRequest{Job: e.Job.Spec.ID, Stacks: stacks}
 		if st := e.Job.Spec.MainStage(); st != nil && st.Container == nil {
-			r.Folders = []string{st.Workdir, "/tmp", "/dev/shm"}
+			r.Folders = append([]string{st.Workdir, "/tmp", "/dev/shm"}, e.filled()...)
 		}
 	}
 	looks, said := make([]wire.NodeLook, len(e.Nodes)), make([]knocked, len(e.Nodes))
@@ -213,8 +214,12 @@ func (e Evidence) concerns(n wire.NodeStatus) bool {
 	if e.Node != nil {
 		return n.ID == e.Node.ID
 	}
-	if o := e.Job.Outcome; o != nil {
-		return n.Host == o.Root.Host
+	o := e.Job.Outcome
+	if !e.placed() { // it shows why the last attempt failed
+		o = cmp.Or(o, e.Job.Last)
+	}
+	if o != nil {
+		return o.Root != nil && n.Host == o.Root.Host
 	}
 	return e.placed() && slices.ContainsFunc(e.Job.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == n.ID })
 }
@@ -223,6 +228,27 @@ func (e Evidence) concerns(n wire.NodeStatus) bool {
 func (e Evidence) fresh() bool {
 	o := e.Job.Outcome
 	return o.End == rendezvous.Failed && o.Root != nil && e.Now.Sub(o.At) < recent
+}
+
+// filled are the folders of which a cause says that there was no room for a file.
+func (e Evidence) filled() (folders []string) {
+	causes := []string{}
+	for _, o := range []*rendezvous.Outcome{e.Job.Outcome, e.Job.Last} {
+		if o != nil {
+			causes = append(causes, o.Cause)
+		}
+	}
+	if n := len(e.Job.Attempts); n > 0 {
+		causes = append(causes, e.Job.Attempts[n-1].Cause)
+	}
+	for _, cause := range causes {
+		for word := range strings.FieldsFuncSeq(cause, func(r rune) bool { return strings.ContainsRune(" '\":,", r) }) {
+			if spaceless(cause) && path.IsAbs(word) && !slices.Contains(folders, path.Dir(word)) {
+				folders = append(folders, path.Dir(word))
+			}
+		}
+	}
+	return folders
 }
 
 // placed tells whether the job has machines on which ranks are, or are about to be.

@@ -1,0 +1,142 @@
+package why
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/launcher/usage"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const noRoom = "rank 1 on spark2: exit 1: OSError: [Errno 28] No space left on device: '/data/cache/shard-"
+
+// fills is a job whose attempts end as a file system of spark2 can have no more files; of each the file is another one.
+func fills(e *Evidence) {
+	loops(e)
+	e.Job.Last.Cause = noRoom + "12.pt'"
+	for i := range e.Job.Attempts {
+		e.Job.Attempts[i].Cause = noRoom + "7.pt'"
+	}
+	e.Looks = []wire.NodeLook{{Host: "spark2", Machine: usage.Machine{Disks: []usage.Disk{{Mount: "/data", Total: 1 << 40,
+		Free: 1 << 39, Inodes: 300}}}}}
+}
+
+// opensNoMore is a service of which rank 0 has as many files open as it may.
+func opensNoMore(e *Evidence) {
+	e.Job.Spec.Service = &launcher.Service{}
+	e.Job.Service = &launcher.ServiceSeen{State: launcher.ServiceUnhealthy, Text: "GET /health: no answer within 10s",
+		Since: now.Add(-time.Minute)}
+	e.Looks[0].Ranks[0].Full = &wire.FullFiles{PID: 100, Name: "vllm", Open: 64, Sockets: 60, Limit: 64}
+}
+
+// childLocked is a rank whose child has waited for its own lock for a minute, and for which others wait.
+func childLocked(e *Evidence) {
+	each(e, -1, idles("lock"))
+	e.Looks[1].Ranks[0].Stuck = &wire.BusyProgram{PID: 93, Name: "pt_data_worker"}
+	goOn(e, 1)
+}
+
+// filtered is a machine to which others cannot connect, though a rank listens there.
+func filtered(e *Evidence) {
+	each(e, -1, idles("network"))
+	at := netip.MustParseAddrPort("10.0.0.1:4711")
+	e.Looks[0].Ranks[0].Listens = []netip.AddrPort{at}
+	for i := range e.Looks {
+		r := &e.Looks[i].Ranks[0]
+		if r.Conns, r.Port = nil, 4711; i > 0 {
+			r.Conns = []wire.Conn{{Local: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 999), Remote: at,
+				Connects: true, Tries: 5}}
+		}
+	}
+}
+
+var fullRows = map[string]rankRow{
+	"a file system can have no more files": {fills, "again:1:spark2"},
+	"of another machine": {func(e *Evidence) {
+		fills(e)
+		e.Looks[0].Host = "spark3"
+	}, "again:1:spark2 inodes-full::spark3"},
+	"a service can open no more files": {opensNoMore, "files-full:0:spark1"},
+	"a child is locked up":             {childLocked, "child-locked:1:spark2"},
+	"a child is locked up, and its rank works": {func(e *Evidence) {
+		childLocked(e)
+		e.Looks[1].Ranks[0].CPU = 0.7
+	}, ""},
+	"a packet filter": {filtered, "no-answer::spark1"},
+}
+
+func TestRemedies(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*Evidence)
+		want   string
+	}{
+		"a file system can have no more files": {fills, "df -i /data   # on spark2"},
+		"a packet filter":                      {filtered, "nft list ruleset   # on spark1"},
+		"a way that loses all, and has gone well": {func(e *Evidence) {
+			filtered(e)
+			e.Looks[2].Ranks[0].Conns[0].MinRTT = time.Millisecond
+		}, "sparkrun doctor --node spark1"},
+	} {
+		e := running()
+		tt.change(&e)
+		if found := Rank(e); len(found) == 0 || found[0].Remedy != tt.want {
+			t.Errorf("%s: %+v, want %q", name, found, tt.want)
+		}
+	}
+}
+
+// Where a cause says that there was no room for a file, that file system is looked at, on the machine of that rank.
+func TestFullFileSystemIsLookedAt(t *testing.T) {
+	e := running()
+	fills(&e)
+	if d := cmp.Diff([]string{"/data/cache"}, e.filled()); d != "" {
+		t.Error(d)
+	}
+	for _, n := range e.Nodes {
+		if got := e.concerns(n); got != (n.Host == "spark2") {
+			t.Errorf("%s is asked: %t", n.Host, got)
+		}
+	}
+	e.Job.Last = &rendezvous.Outcome{Cause: "rank 1 on spark2: exit 1: cannot read /data/x"}
+	e.Job.Attempts = nil
+	if got := e.filled(); got != nil {
+		t.Errorf("it looks at %q", got)
+	}
+}
+
+// A process is stuck of which the only thread waits for a lock that it holds itself; and its descriptors are counted.
+func TestStuckChild(t *testing.T) {
+	c := exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", "import resource, threading\n"+
+		"files = [open('/dev/null') for _ in range(40)]\n"+
+		"resource.setrlimit(resource.RLIMIT_NOFILE, (44, 44))\n"+
+		"lock = threading.Lock()\nlock.acquire()\nlock.acquire()")
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Wait()         //nolint:errcheck // it is killed
+	defer c.Process.Kill() //nolint:errcheck // the same
+	pid := c.Process.Pid
+	w := New(Config{Proc: proc.Here})
+	k := &watched{root: os.Getpid(), pids: []int{os.Getpid(), pid}}
+	for !proc.Here.WaitsForOwn(pid, pid) {
+		time.Sleep(time.Millisecond)
+	}
+	w.first(k, map[int]proc.Work{})
+	w.second(k, map[int]proc.Work{}, time.Second)
+	if s := k.look.Stuck; s == nil || s.PID != pid {
+		t.Errorf("stuck: %+v", s)
+	}
+	if f := k.look.Full; f == nil || f.PID != pid || f.Open < 43 || f.Limit != 44 {
+		t.Errorf("files: %+v", f)
+	}
+}
