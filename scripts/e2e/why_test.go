@@ -55,10 +55,7 @@ const whyTrain = "torchrun --nodes 3 --python PYTHON -- SCRIPT "
 
 // run tells what is wrong with the answer; empty: nothing is.
 func (row whyRow) run(l *lab) string {
-	script, err := filepath.Abs("testdata/why.py")
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	script := whyScript(l.t)
 	for _, h := range other(3) {
 		l.on(h, "rm", "-f", "/tmp/why-trains").must(l.t)
 	}
@@ -106,6 +103,15 @@ func (row whyRow) run(l *lab) string {
 		l.t.Logf("%s: %s", row.name, a.Findings[0].Text)
 	}
 	return ""
+}
+
+func whyScript(t testing.TB) string {
+	t.Helper()
+	script, err := filepath.Abs("testdata/why.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return script
 }
 
 // awaitTraining waits until each rank of a training on all machines has done a step.
@@ -164,6 +170,17 @@ func whyTroubles() []whyRow {
 			codes: "waits-for-rank", host: "spark3"},
 		{name: "a proxy takes a rank's connection, and does not answer", launch: whyTrain + "fetch",
 			plant: answering("3128", "time.sleep(9)"), undo: answeringNoMore, within: lasting, codes: "awaits-answer", host: "spark2"},
+		{name: "a child waits for a lock that a thread had when it was forked", launch: whyTrain + "forked", within: lasting,
+			codes: "child-locked", host: "spark2"},
+		{name: "a client has all files of a service", launch: "exec --on spark1 --serve 8000 --health /health --ulimit nofile=64:64 " +
+			"-- PYTHON -m http.server 8000", plant: on("spark3", "setsid timeout 60 "+python+" -c 'import socket,time\n"+
+			"all=[socket.create_connection((\"spark1\",8000)) for _ in range(80)]\ntime.sleep(60)' >/dev/null 2>&1 </dev/null &"),
+			within: 30 * time.Second, codes: "files-full", host: "spark1"},
+		{name: "a packet filter drops what would connect", plant: func(l *lab) {
+			on("spark1", "iptables -A INPUT -i enp1s0f0np0 -p tcp --syn -j DROP")(l)
+			l.on("spark1", "sparkrun", "launch", "-d", "torchrun", "--name", "row", "--nodes", "3", "--python", python, "--",
+				whyScript(l.t), "train").must(l.t)
+		}, undo: on("spark1", "iptables -F INPUT"), within: 30 * time.Second, codes: "no-answer", host: "spark1"},
 		{name: "ranks look for rank 0 on their own machines", launch: whyTrain + "elsewhere", within: lasting,
 			codes: "not-come", host: "spark2"},
 		{name: "a program's world is larger than the job", launch: whyTrain + "larger", within: lasting, codes: "not-come"},
@@ -257,10 +274,7 @@ func whyHealthy() []whyRow {
 func TestWhy(t *testing.T) {
 	t.Parallel()
 	l := up(t, 2)
-	script, err := filepath.Abs("testdata/why.py")
-	if err != nil {
-		t.Fatal(err)
-	}
+	script := whyScript(t)
 	launch := func(name, mode string) {
 		l.on("spark1", "sparkrun", "launch", "-d", "torchrun", "--name", name, "--nodes", "2", "--python", python, "--",
 			script, mode).must(t)

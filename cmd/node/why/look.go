@@ -252,9 +252,10 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 		}
 		faults += work.Faults
 		l.Swapped += fs.Swapped(pid)
-		sleeps, lock := w.threads(k, pid, before, waits, cores)
-		locked, own = locked && sleeps, own || lock
-		if sleeps && lock && pid != l.PID {
+		asleep, locks, all := w.threads(k, pid, before, waits, cores)
+		locked, own = locked && asleep == all, own || locks > 0
+		// Workers of torch have a handler for SIGTERM; Go's programs, which may wait for no more than a signal, have all.
+		if locks > 0 && locks == all && pid != l.PID && !fs.Handles(pid, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM) {
 			l.Stuck = &wire.BusyProgram{PID: pid, Name: path.Base(fs.Name(pid))}
 		}
 		if open, sockets, limit := fs.OpenFiles(pid); limit > 0 && open*50 >= limit*49 {
@@ -277,14 +278,16 @@ func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	l.Group = group(k.held, fs.Held(w.cfg.Groups, l.PID), over)
 }
 
-// threads compares those of a process with the first look. Sleeps: none of them can be woken but by another thread of the
-// same process, or a child; lock: there is one that waits for such a thread.
+// threads compares those of a process with the first look: all is how many there are, at least; asleep are those that can
+// be woken by another thread of the same process alone, or by a child; of them locks wait for a thread.
 func (w *Why) threads(k *watched, pid int, before map[int]proc.Work, waits map[string]bool,
-	cores func(time.Duration) float64) (sleeps, lock bool) {
+	cores func(time.Duration) float64) (asleep, locks, all int) {
 	l, fs := &k.look, w.cfg.Proc
-	all := fs.Threads(pid, threadsMost)
-	sleeps = len(all) < threadsMost // else there may be more
-	for _, t := range all {
+	now := fs.Threads(pid, threadsMost)
+	if all = len(now); all == threadsMost {
+		all++ // there may be more
+	}
+	for _, t := range now {
 		was, known := k.threads[t.TID]
 		if !known {
 			was = proc.Thread{CPU: t.CPU, Queued: t.Queued, Ran: t.Ran}
@@ -299,10 +302,9 @@ func (w *Why) threads(k *watched, pid int, before map[int]proc.Work, waits map[s
 		idle := known && t.Ran == was.Ran && t.State == 'S'
 		switch {
 		case idle && fs.WaitsForOwn(pid, t.TID):
-			lock = true
+			asleep, locks = asleep+1, locks+1
 		case idle && strings.HasPrefix(at, "do_wait"):
-		default:
-			sleeps = false
+			asleep++
 		}
 		if known && t.Ran == was.Ran && l.FileLock == nil {
 			l.FileLock = w.fileLock(pid, t.TID, before)
@@ -311,7 +313,7 @@ func (w *Why) threads(k *watched, pid int, before map[int]proc.Work, waits map[s
 			l.Main = wire.ThreadLook{State: string(t.State), At: at, Ran: t.Ran - was.Ran, In: w.waitsFor(pid, t, at)}
 		}
 	}
-	return sleeps, lock
+	return asleep, locks, all
 }
 
 // group compares what holds a rank back with what did before.

@@ -64,6 +64,19 @@ def fetch():
     time.sleep(0.02)
 
 
+def forked():
+    """Rank 1 forks a child while a thread of it has a lock that the child wants, and looks each second whether it has ended."""
+    if rank == 1 and os.path.exists("/tmp/why-trains"):
+        lock = threading.Lock()
+        lock.acquire()
+        child = os.fork()
+        if child == 0:
+            lock.acquire()
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(1)
+    time.sleep(0.02)
+
+
 def chat():
     """Rank 0 has something for the others from time to time, who wait for it."""
     import socket
@@ -174,6 +187,7 @@ modes = {
     "late": late,
     "elsewhere": elsewhere,
     "larger": elsewhere,
+    "forked": lambda: train(forked),
     "fetch": lambda: train(fetch),
     "chat": chat,
     "checkpoint": lambda: train(checkpoint),
