@@ -113,6 +113,22 @@ func TestFullFileSystemIsLookedAt(t *testing.T) {
 	}
 }
 
+// Of a machine is told what those see of it that run a job with it, and nothing of them.
+func TestMachineBesideOthers(t *testing.T) {
+	e := running()
+	filtered(&e)
+	e.Looks[2].Ranks[0].Main.State, e.Looks[2].Ranks[0].Main.In = "T", ""
+	e.Open, e.Node, e.Job = []rendezvous.JobStatus{*e.Job}, &e.Nodes[0], nil
+	if found := Rank(e); len(found) != 1 || found[0].Code != "no-answer" || found[0].Host != "spark1" {
+		t.Errorf("%+v", found)
+	}
+	for _, n := range e.Nodes {
+		if !e.concerns(n) {
+			t.Errorf("%s is not asked", n.Host)
+		}
+	}
+}
+
 // A process is stuck of which the only thread waits for a lock that it holds itself; and its descriptors are counted.
 func TestStuckChild(t *testing.T) {
 	c := exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", "import resource, threading\n"+

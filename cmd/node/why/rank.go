@@ -71,6 +71,9 @@ func Rank(e Evidence) []wire.WhyFinding {
 	add(e.connections()...)
 	add(e.byNIC()...)
 	add(sure(e.peers())...)
+	if e.Node != nil {
+		found = slices.DeleteFunc(found, func(f wire.WhyFinding) bool { return f.Host != "" && f.Host != e.Node.Host })
+	}
 	slices.SortStableFunc(found, func(a, b wire.WhyFinding) int { return cmp.Compare(b.Sure, a.Sure) })
 	return noSpace(bySelf(e.byLink(found)))
 }

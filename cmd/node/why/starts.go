@@ -40,7 +40,7 @@ func (e Evidence) contains(n wire.NodeStatus) bool {
 		return has(*e.Job)
 	}
 	return slices.ContainsFunc(e.Open, func(j rendezvous.JobStatus) bool {
-		return has(j) && slices.ContainsFunc(j.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == n.ID })
+		return has(j) && on(j, n.ID)
 	})
 }
 

@@ -104,7 +104,11 @@ func (w *Why) why(ctx context.Context, c wire.Caller, r wire.WhyRequest) (res wi
 			}
 		}
 	}
-	res.Job, res.Findings, res.Looked = e.Job, Rank(e), e.looked()
+	res.Job, res.Findings = e.Job, Rank(e)
+	if e.Node != nil {
+		e.Looks = slices.DeleteFunc(e.Looks, func(l wire.NodeLook) bool { return l.ID != e.Node.ID })
+	}
+	res.Looked = e.looked()
 	return res, nil
 }
 
@@ -211,8 +215,10 @@ func (w *Why) self(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 
 // concerns tells whether a machine has a part in what was asked for.
 func (e Evidence) concerns(n wire.NodeStatus) bool {
-	if e.Node != nil {
-		return n.ID == e.Node.ID
+	if e.Node != nil { // those that run a job with it see how it answers
+		return n.ID == e.Node.ID || slices.ContainsFunc(e.Open, func(j rendezvous.JobStatus) bool {
+			return j.State == rendezvous.StateRuns && on(j, n.ID) && on(j, e.Node.ID)
+		})
 	}
 	o := e.Job.Outcome
 	if !e.placed() { // it shows why the last attempt failed
@@ -221,7 +227,12 @@ func (e Evidence) concerns(n wire.NodeStatus) bool {
 	if o != nil {
 		return o.Root != nil && n.Host == o.Root.Host
 	}
-	return e.placed() && slices.ContainsFunc(e.Job.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == n.ID })
+	return e.placed() && on(*e.Job, n.ID)
+}
+
+// on tells whether a job has a part on a machine.
+func on(j rendezvous.JobStatus, id launcher.NodeID) bool {
+	return slices.ContainsFunc(j.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == id })
 }
 
 // fresh tells whether the job failed a short while ago on a machine that is known: it may show why.
