@@ -173,11 +173,13 @@ func whyTroubles() []whyRow {
 		{name: "a child waits for a lock that a thread had when it was forked", launch: whyTrain + "forked", within: lasting,
 			codes: "child-locked", host: "spark2"},
 		{name: "a client has all files of a service", launch: "exec --on spark1 --serve 8000 --health /health --ulimit nofile=64:64 " +
-			"-- PYTHON -m http.server 8000", plant: on("spark3", "setsid timeout 60 "+python+" -c 'import socket,time\n"+
-			"all=[socket.create_connection((\"spark1\",8000)) for _ in range(80)]\ntime.sleep(60)' >/dev/null 2>&1 </dev/null &"),
-			within: 30 * time.Second, codes: "files-full", host: "spark1"},
+			"-- PYTHON -m http.server 8000", plant: func(l *lab) {
+			on("spark1", "until ss -Hltn sport = :8000 | grep -q .; do sleep 0.2; done")(l)
+			on("spark3", "setsid timeout 60 "+python+" -c 'import socket,time\n"+
+				"all=[socket.create_connection((\"spark1\",8000)) for _ in range(80)]\ntime.sleep(60)' >/dev/null 2>&1 </dev/null &")(l)
+		}, within: 30 * time.Second, codes: "files-full", host: "spark1"},
 		{name: "a packet filter drops what would connect", plant: func(l *lab) {
-			on("spark1", "iptables -A INPUT -i enp1s0f0np0 -p tcp --syn -j DROP")(l)
+			on("spark1", "iptables -A INPUT -p tcp --syn --dport 20000:65535 -j DROP")(l)
 			l.on("spark1", "sparkrun", "launch", "-d", "torchrun", "--name", "row", "--nodes", "3", "--python", python, "--",
 				whyScript(l.t), "train").must(l.t)
 		}, undo: on("spark1", "iptables -F INPUT"), within: 30 * time.Second, codes: "no-answer", host: "spark1"},
