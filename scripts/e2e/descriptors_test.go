@@ -52,14 +52,16 @@ func (l *lab) openOf(host string) descriptors {
 // socketsOf reads a network namespace's sockets: inode -> name.
 func socketsOf(net string) map[string]string {
 	names := map[string]string{}
-	for _, kind := range []string{"tcp", "tcp6", "udp", "udp6", "unix"} {
+	for _, kind := range []string{"tcp", "tcp6", "udp", "udp6", "unix", "netlink", "packet"} {
 		b, _ := os.ReadFile(net + kind)
 		for line := range strings.Lines(string(b)) {
 			f := strings.Fields(line)
 			switch {
 			case kind == "unix" && len(f) >= 7:
 				names[f[6]] = "unix " + strings.Join(f[7:], " ")
-			case kind != "unix" && len(f) >= 10 && strings.Contains(f[1], ":"):
+			case (kind == "netlink" || kind == "packet") && len(f) >= 9: // their inode is the last
+				names[f[len(f)-1]] = kind
+			case len(f) >= 10 && strings.Contains(f[1], ":"):
 				here, there := endpoint(f[1]), endpoint(f[2])
 				name := fmt.Sprintf("%s %s, state %s", kind, here, f[3])
 				switch {
