@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -33,12 +34,12 @@ func Swap(path string, content []byte, mode fs.FileMode) error {
 // replace writes to a temporary file beside path, as several processes may write at once. Its name is hidden, for the
 // sake of programs that read a whole folder.
 func replace(path string, content []byte, mode fs.FileMode, sync bool, move func(from, to string) error) error {
-	dir, prefix := filepath.Dir(path), "."+filepath.Base(path)+".new-"
-	f, err := os.CreateTemp(dir, prefix+"*") // 0600 from its first moment
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+infix+"*") // 0600 from its first moment
 	if err != nil {
 		return err
 	}
-	sweep(dir, prefix)
+	sweep(dir)
 	defer os.Remove(f.Name()) // where it has not become path
 	_, err = f.Write(content)
 	if err == nil && mode != 0o600 {
@@ -56,13 +57,18 @@ func replace(path string, content []byte, mode fs.FileMode, sync bool, move func
 	return SyncDir(dir)
 }
 
-// leftover is the age from which a file beside path was left by a crash, and is not a write under way elsewhere.
+// infix stands between the name of a file that is to be replaced and a number.
+const infix = ".new-"
+
+// leftover is the age from which such a file was left by a crash, and is not a write under way elsewhere.
 const leftover = 10 * time.Minute
 
-func sweep(dir, prefix string) {
+// sweep removes them, whichever file they were to become: that one may never be written again.
+func sweep(dir string) {
 	names, _ := os.ReadDir(dir)
 	for _, e := range names {
-		if !strings.HasPrefix(e.Name(), prefix) {
+		of, number, _ := strings.Cut(e.Name(), infix)
+		if _, err := strconv.ParseUint(number, 10, 32); err != nil || !strings.HasPrefix(of, ".") {
 			continue
 		}
 		if st, err := e.Info(); err == nil && time.Since(st.ModTime()) > leftover {

@@ -55,24 +55,32 @@ func TestFailureLeavesNothing(t *testing.T) {
 // What a crash has left is removed by the next write; what another process writes at this moment is not.
 func TestLeftovers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	old, young := filepath.Join(filepath.Dir(path), ".file.new-1"), filepath.Join(filepath.Dir(path), ".file.new-2")
-	for _, p := range []string{old, young} {
+	beside := func(name string) string { return filepath.Join(filepath.Dir(path), name) }
+	old, young, others := beside(".file.new-1"), beside(".file.new-2"), beside(".another.new-3")
+	kept := []string{beside(".file.new-x"), beside("file.new-4"), beside(".profile")}
+	for _, p := range append(kept, old, young, others) {
 		if err := os.WriteFile(p, []byte("half"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	crash := time.Now().Add(-2 * leftover)
-	if err := os.Chtimes(old, crash, crash); err != nil {
-		t.Fatal(err)
+	for _, p := range append(kept, old, others) {
+		if err := os.Chtimes(p, crash, crash); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := Write(path, []byte("whole"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the old one: %v", err)
+	for _, p := range []string{old, others} {
+		if _, err := os.Stat(p); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is old: %v", p, err)
+		}
 	}
-	if err := os.Remove(young); err != nil {
-		t.Errorf("the young one: %v", err)
+	for _, p := range append(kept, young) {
+		if err := os.Remove(p); err != nil {
+			t.Errorf("it is no leftover: %v", err)
+		}
 	}
 	check(t, path, "whole", 0o600)
 }

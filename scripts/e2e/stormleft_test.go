@@ -30,8 +30,7 @@ func (s *storm) holding(host string) holding {
 find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/sparkrun-*' ! -path '/tmp/not-on-*' ! -path '/run/lock/*' ! -path '/run/docker*' ! -path '/run/containerd*' ! -name '.*.new-*' | sed 's/^/file /'
 cd /var/lib/sparkrun && find . -mindepth 1 ! -path './logs/*' ! -path './raft/*' ! -path './raft.old/*' ! -path './trust/*' ! -name '.*.new-*' | sed 's/^/state /'
 find /run/sparkrun . -name '.*.new-*' -mmin +10 | while read f; do
-	n=${f##*/.} now=$(date +%s)
-	written=$(stat -c %Y "${f%/*}/${n%.new-*}" || echo $now) left=$(stat -c %Y "$f" || echo $now)
+	written=$(find "${f%/*}" -maxdepth 1 -type f ! -name '.*' -printf '%Ts\n' | sort -n | tail -n 1) left=$(stat -c %Y "$f" || date +%s)
 	[ $((written - left)) -le 660 ] || echo "half written $f"
 done 2>/dev/null`
 	things := strings.Split(strings.TrimSpace(s.on(host, "sh", "-c", script).must(s.t).out), "\n")
