@@ -22,8 +22,8 @@ type holding struct {
 	goroutines int      // of its agent
 }
 
-// holding looks at a host. Goroutines are counted apart. What a crash left half written stays until its file is written
-// again, ten minutes later or more (package durable).
+// holding looks at a host. Goroutines are counted apart. What a crash left half written stays until something is written in
+// its folder, ten minutes later or more (package durable).
 func (s *storm) holding(host string) holding {
 	s.t.Helper()
 	const script = `cut -d' ' -f5 /proc/self/mountinfo | sed 's/^/mount /'
