@@ -14,7 +14,8 @@ type Doing struct {
 	launcher.Key
 	Text  string // after the machine's name
 	Since time.Time
-	Brief bool // it takes a moment where disks and the engine answer
+	Moved time.Time // since when the text is as it is, with how far it is
+	Brief bool      // it takes a moment where disks and the engine answer
 }
 
 // does notes what is done for an attempt now. How far it is, which follows a colon, makes it no other thing.
@@ -33,6 +34,9 @@ func (t *attempt) does(text string, brief bool) {
 	what, _, _ := strings.Cut(text, ": ")
 	if was, _, _ := strings.Cut(t.doing.Text, ": "); was != what {
 		t.doing.Since = time.Now()
+	}
+	if t.doing.Text != text {
+		t.doing.Moved = time.Now()
 	}
 	t.doing.Key, t.doing.Text, t.doing.Brief = t.key, text, brief
 }

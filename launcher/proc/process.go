@@ -127,6 +127,20 @@ func statusField(status, name string) string {
 	return strings.TrimSpace(line)
 }
 
+// Mount is the file system of a process's file: where it is mounted, and its type (proc_pid_mountinfo(5)).
+func (fs FS) Mount(pid int, file string) (at, kind string) {
+	b, _ := os.ReadFile(fs.path(pid, "mountinfo"))
+	for line := range strings.Lines(string(b)) {
+		before, after, _ := strings.Cut(line, " - ")
+		f, of := strings.Fields(before), strings.Fields(after)
+		if len(f) < 5 || len(of) == 0 || len(f[4]) < len(at) || f[4] != "/" && file != f[4] && !strings.HasPrefix(file, f[4]+"/") {
+			continue
+		}
+		at, kind = f[4], of[0] // the last one covers those before
+	}
+	return at, kind
+}
+
 // SameMounts reports whether a process is in this process's mount namespace.
 func (fs FS) SameMounts(pid int) bool {
 	theirs, err := os.Readlink(fs.path(pid, "ns/mnt"))

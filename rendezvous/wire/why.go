@@ -99,6 +99,7 @@ type StartLook struct {
 	Job   launcher.JobID `json:"job_id"`
 	Text  string         `json:"text"` // "pulls IMAGE: 3 GiB of 20 GiB"
 	For   time.Duration  `json:"for_ns"`
+	Still time.Duration  `json:"still_ns"`        // since Text was another one
 	Brief bool           `json:"brief,omitempty"` // it takes a moment where nothing is wrong
 }
 
@@ -133,6 +134,12 @@ type RankLook struct {
 	// Stuck is a process below it of which the same holds; Full is one that has as many files open as it may.
 	Stuck *BusyProgram `json:"stuck,omitempty"`
 	Full  *FullFiles   `json:"full,omitempty"`
+	// Hang is a file for which a thread of it has waited all the while.
+	Hang *FileWait `json:"hang,omitempty"`
+	// Under is the program that waits for that of PID, which it has started; empty: none does, or a shell or the like.
+	Under string `json:"under,omitempty"`
+	// Backlog is how many connections wait until it takes them.
+	Backlog int `json:"backlog,omitempty"`
 	// Signals: it has handlers for signals that people send.
 	Signals bool     `json:"signals,omitempty"`
 	Disk    float64  `json:"disk"`   // 0 to 1: how often a thread of it waited for a disk or for memory
@@ -183,6 +190,15 @@ type FullFiles struct {
 	Limit   int    `json:"limit"`
 }
 
+// FileWait is a file that its file system does not give to a process; empty: which is not seen.
+type FileWait struct {
+	PID   int    `json:"pid"`
+	Name  string `json:"name"`
+	File  string `json:"file,omitempty"`
+	Type  string `json:"type,omitempty"` // of the file system: fuse.sshfs, nfs4
+	Mount string `json:"mount,omitempty"`
+}
+
 // DeadChild is a zombie.
 type DeadChild struct {
 	PID  int    `json:"pid"`
@@ -193,7 +209,7 @@ type DeadChild struct {
 // ThreadLook is how one thread is.
 type ThreadLook struct {
 	State string `json:"state"` // R, S, D, T, t or Z
-	// In is what it waits for: lock, file lock, sleep, network, poll, pipe, terminal, child, disk, frozen; empty: it
+	// In is what it waits for: lock, file lock, sleep, network, poll, input, pipe, terminal, child, disk, frozen; empty: it
 	// runs, or waits for something else, of which At is the function of the kernel.
 	In  string `json:"in,omitempty"`
 	At  string `json:"at,omitempty"`
@@ -243,6 +259,8 @@ type Await struct {
 	// Connects: nothing has taken it yet. Asks: it is UDP, and was seen for most of the time.
 	Connects bool `json:"connects,omitempty"`
 	Asks     bool `json:"asks,omitempty"`
+	// Client: the other end has made it, to where the rank listens.
+	Client bool `json:"client,omitempty"`
 	// Idle is for how long no byte has gone either way, or at least for how long it has tried to connect.
 	Idle time.Duration `json:"idle_ns"`
 	// Setting is the variable of its environment that has this other end: HTTPS_PROXY.

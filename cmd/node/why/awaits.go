@@ -96,7 +96,11 @@ func (w *Why) awaits(k *watched, now map[uint64]*netlink.InetDiagTCPInfoResp) (o
 	}
 	for _, pid := range k.pids {
 		for _, inode := range w.cfg.Proc.Sockets(pid) {
-			if c := now[inode]; c != nil && len(own) < 1<<12 {
+			c := now[inode]
+			if c != nil && c.InetDiagMsg.State == netlink.TCP_LISTEN { // what it counts then is the queue (inet_diag)
+				k.look.Backlog = max(k.look.Backlog, int(c.InetDiagMsg.RQueue))
+			}
+			if c != nil && len(own) < 1<<12 {
 				own[addrPort(c.InetDiagMsg.ID.Source, c.InetDiagMsg.ID.SourcePort)] = true
 			}
 		}
@@ -110,7 +114,8 @@ func (w *Why) awaits(k *watched, now map[uint64]*netlink.InetDiagTCPInfoResp) (o
 		a := wire.Await{Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 			Main: by.main, Connects: s.State == netlink.TCP_SYN_SENT, Idle: idle(t)}
 		answered := !a.Connects && t.Bytes_received > 0 && t.Last_data_sent >= t.Last_data_recv
-		if listens[s.ID.SourcePort] || own[a.Remote] || answered && (by.anyOf || !by.main) {
+		a.Client = listens[s.ID.SourcePort]
+		if a.Client && (by.anyOf || !by.main) || own[a.Remote] || !a.Client && answered && (by.anyOf || !by.main) {
 			continue
 		}
 		a.Setting = setting(w.cfg.Proc, by.pid, a.Remote)

@@ -48,6 +48,25 @@ func (w *Why) fileLock(pid, tid int, before map[int]proc.Work) *wire.FileLock {
 	return lock
 }
 
+// ofFiles are parts of the names of functions of the kernel in which a thread waits for what serves a file system: FUSE, NFS,
+// SMB, Ceph.
+var ofFiles = []string{"request_wait_answer", "fuse_", "rpc_wait", "nfs", "smb2_", "cifs_", "ceph_"}
+
+// hang is the file for which a thread waits; nil: it waits for none.
+func (w *Why) hang(pid, tid int, at string) *wire.FileWait {
+	if !slices.ContainsFunc(ofFiles, func(part string) bool { return strings.Contains(at, part) }) {
+		return nil
+	}
+	h := &wire.FileWait{PID: pid, Name: path.Base(w.cfg.Proc.Name(pid))}
+	if _, args, ok := w.cfg.Proc.Call(pid, tid); ok && args[0] < 1<<20 {
+		h.File = w.cfg.Proc.File(pid, int(args[0])) //nolint:gosec // it is bounded
+	}
+	if path.IsAbs(h.File) {
+		h.Mount, h.Type = w.cfg.Proc.Mount(pid, h.File)
+	}
+	return h
+}
+
 // jobOf is the job whose mark a process bears, which anybody can set; empty: it has none.
 func (w *Why) jobOf(pid int) launcher.JobID {
 	mark, _ := w.cfg.Proc.Env(pid, "SPARKRUN_GANG")
@@ -105,14 +124,25 @@ func (e Evidence) files(host string, r wire.RankLook,
 		killed = fmt.Sprintf("at its cgroup's limit of %s (%s) the kernel has killed %d processes", launcher.Size(g.Limit),
 			g.LimitFile, g.Killed)
 	}
+	r.Host = host
+	cores, known := e.lately(r)
+	idles := known && max(cores, r.CPU) < 2*quiet && !e.serves(r.Job)
+	if h := r.Hang; h != nil && idles {
+		text, remedy := fmt.Sprintf("waits for a file that its file system does not give: %s (pid %d)", h.Name, h.PID), ""
+		if h.Mount != "" {
+			text = fmt.Sprintf("waits for %s, which its file system, %s at %s, does not give: %s (pid %d)", h.File, h.Type, h.Mount,
+				h.Name, h.PID)
+			remedy = fmt.Sprintf("timeout 5 ls %s   # on %s: what serves it does not answer", h.Mount, host)
+		}
+		add("file-silent", 86, text, remedy, where(r), e.others(r))
+	}
 	if f := r.Full; f != nil {
 		add("files-full", 87, fmt.Sprintf("has %d of %d files open (%d are sockets), and can open no more, nor take connections: "+
 			"%s (pid %d)", f.Open, f.Limit, f.Sockets, f.Name, f.PID),
 			fmt.Sprintf("prlimit --pid %d --nofile=65536   # on %s; then launch it with --ulimit nofile=65536", f.PID, host),
 			e.talksMost(r))
 	}
-	r.Host = host
-	if cores, known := e.lately(r); r.Stuck != nil && known && max(cores, r.CPU) < 2*quiet && !e.serves(r.Job) {
+	if r.Stuck != nil && idles {
 		add("child-locked", 85, fmt.Sprintf("has a process, %s (pid %d), that is locked up: each of its threads waits, without "+
 			"an end, for another thread of that process", r.Stuck.Name, r.Stuck.PID),
 			fmt.Sprintf("py-spy dump --pid %d   # on %s", r.Stuck.PID, host), where(r), e.others(r),

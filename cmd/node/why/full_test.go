@@ -59,7 +59,83 @@ func filtered(e *Evidence) {
 	}
 }
 
+// ill is a service whose main thread reads from a client, while another one waits to be taken.
+func ill(e *Evidence) {
+	opensNoMore(e)
+	r := &e.Looks[0].Ranks[0]
+	idles("network")(r)
+	r.Full, r.Backlog = nil, 6
+	r.Awaits = []wire.Await{{Remote: netip.MustParseAddrPort("10.0.0.3:54610"), Main: true, Client: true, Idle: 2 * time.Minute,
+		Who: "python3, pid 7 on spark3"}}
+}
+
+// reads has rank 1 wait for a file, and the others for it, for a minute.
+func reads(e *Evidence) {
+	each(e, -1, idles("lock"))
+	r := &e.Looks[1].Ranks[0]
+	r.Main.In, r.Main.At = "", "request_wait_answer"
+	r.Hang = &wire.FileWait{PID: 219, Name: "python3", File: "/tmp/nas/x", Type: "fuse.sshfs", Mount: "/tmp/nas"}
+	goOn(e, 1)
+}
+
+// questions has rank 1 wait for its standard input, or for a program that it has started.
+func questions(in, under string) func(*Evidence) {
+	return func(e *Evidence) {
+		each(e, -1, idles("lock"))
+		r := &e.Looks[1].Ranks[0]
+		idles(in)(r)
+		r.Under, r.Name = under, "upload"
+		goOn(e, 1)
+	}
+}
+
+// left is a job that has failed as a rank had ended with 0, and others lost their connection to it.
+func left(e *Evidence) {
+	e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 0 on spark1: exit 1: Connection closed by peer",
+		Root:  &launcher.RankExit{Rank: 0, Host: "spark1", Exit: launcher.Exit{Code: 1, LostPeer: true}},
+		Exits: []launcher.RankExit{{Rank: 2, Host: "spark3"}}}
+}
+
+// silentFor is a job whose ranks have worked for a short while, and have sent each other nothing for some time.
+func silentFor(idle time.Duration, change func(*wire.RankLook)) func(*Evidence) {
+	return func(e *Evidence) {
+		each(e, -1, func(r *wire.RankLook) {
+			idles("lock")(r)
+			for i := range r.Conns {
+				r.Conns[i].Idle, r.Conns[i].Total = idle, 900
+			}
+			change(r)
+		})
+		for i := range e.Looks {
+			e.Looks[i].Machine.GPUs = nil
+		}
+		goOn(e, 2)
+	}
+}
+
 var fullRows = map[string]rankRow{
+	"a service reads from a client that sends nothing": {ill, "serves-one:0:spark1"},
+	"its client is served well": {func(e *Evidence) {
+		ill(e)
+		e.Job.Service.State = launcher.ServiceReady
+	}, ""},
+	"a file server does not answer":        {reads, "file-silent:1:spark2"},
+	"a rank waits for its input":           {questions("input", ""), "waits-for-rank:1:spark2"},
+	"a rank waits for what it has started": {questions("sleep", "python3"), "waits-for-rank:1:spark2"},
+	"a rank had ended with 0":              {left, "ended:2:spark3"},
+	"nothing has gone for minutes":         {silentFor(3*time.Minute, func(*wire.RankLook) {}), "fell-silent::"},
+	"nothing has gone for a minute":        {silentFor(90*time.Second, func(*wire.RankLook) {}), ""},
+	"nothing has gone, as nobody wanted any": {silentFor(3*time.Minute, func(r *wire.RankLook) {
+		r.Listens = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:8000")}
+	}), ""},
+	"a machine waits for others": {func(e *Evidence) {
+		begins("is prepared, and waits until all machines of the job are", time.Hour, false)(e)
+		e.Looks[1].Starts[0].Still = time.Hour
+	}, ""},
+	"an image is pulled, and nothing comes": {func(e *Evidence) {
+		begins("pulls llm:7", 3*time.Minute, false)(e)
+		e.Looks[1].Starts[0].Still = 3 * time.Minute
+	}, "start-stalls::spark2"},
 	"a file system can have no more files": {fills, "again:1:spark2"},
 	"of another machine": {func(e *Evidence) {
 		fills(e)

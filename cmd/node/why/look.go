@@ -106,7 +106,8 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 	}
 	out.Engine = <-engine
 	for _, d := range w.cfg.Agent.Doing(r.Job) {
-		out.Starts = append(out.Starts, wire.StartLook{Job: d.Job, Text: d.Text, For: time.Since(d.Since), Brief: d.Brief})
+		out.Starts = append(out.Starts, wire.StartLook{Job: d.Job, Text: d.Text, For: time.Since(d.Since), Still: time.Since(d.Moved),
+			Brief: d.Brief})
 	}
 	for _, k := range ranks {
 		out.Ranks = append(out.Ranks, k.look)
@@ -181,8 +182,8 @@ func (w *Why) adopt(all []proc.Stat, key launcher.Key, ranks []*watched) {
 	}
 }
 
-// program finds the process that does a rank's work: below shells and the like, which wait for their only child. One
-// that a signal has stopped goes first: the others wait for it.
+// program finds the process that does a rank's work: below shells and the like, which wait for their only child; of MPI a
+// rank of that. One that a signal has stopped goes first: the others wait for it.
 func (w *Why) program(k *watched) int {
 	for _, pid := range k.pids {
 		if s, ok := w.cfg.Proc.Stat(pid); ok && s.Stopped() {
@@ -190,18 +191,33 @@ func (w *Why) program(k *watched) int {
 		}
 	}
 	pid := k.root
+	k.look.Under = ""
 	if len(k.pids) > 1 && w.cfg.Proc.OnlyChild(pid) == 0 && !w.below(pid, k.pids) {
 		pid = k.pids[1] // of a container
+	}
+	for _, p := range k.pids {
+		_, open := w.cfg.Proc.Env(p, "OMPI_COMM_WORLD_RANK")
+		if _, mpich := w.cfg.Proc.Env(p, "PMI_RANK"); open || mpich {
+			pid = p
+			break
+		}
 	}
 	for range 8 {
 		child := w.cfg.Proc.OnlyChild(pid)
 		if child == 0 || !strings.HasPrefix(w.cfg.Proc.WaitsIn(pid, pid), "do_wait") {
 			break
 		}
-		pid = child
+		pid, k.look.Under = child, path.Base(w.cfg.Proc.Name(pid))
+		if slices.Contains(wrappers, k.look.Under) {
+			k.look.Under = ""
+		}
 	}
 	return pid
 }
+
+// wrappers wait for a program as a matter of course.
+var wrappers = []string{"sh", "bash", "dash", "zsh", "env", "timeout", "nice", "sudo", "su", "numactl", "taskset", "tini",
+	"docker-init", "dumb-init", "catatonit"}
 
 // below reports whether one of the processes is a child of pid.
 func (w *Why) below(pid int, pids []int) bool {
@@ -306,8 +322,9 @@ func (w *Why) threads(k *watched, pid int, before map[int]proc.Work, waits map[s
 		case idle && strings.HasPrefix(at, "do_wait"):
 			asleep++
 		}
-		if known && t.Ran == was.Ran && l.FileLock == nil {
-			l.FileLock = w.fileLock(pid, t.TID, before)
+		if known && t.Ran == was.Ran {
+			l.FileLock = cmp.Or(l.FileLock, w.fileLock(pid, t.TID, before))
+			l.Hang = cmp.Or(l.Hang, w.hang(pid, t.TID, at))
 		}
 		if pid == l.PID && t.TID == pid {
 			l.Main = wire.ThreadLook{State: string(t.State), At: at, Ran: t.Ran - was.Ran, In: w.waitsFor(pid, t, at)}
@@ -340,6 +357,8 @@ func (w *Why) waitsFor(pid int, t proc.Thread, at string) string {
 	if ok && args[0] < 1<<20 {
 		file = w.cfg.Proc.File(pid, int(args[0])) //nolint:gosec // it is bounded
 	}
+	fds, _ := w.cfg.Proc.WaitsOn(pid, t.TID)
+	typed := w.cfg.Proc.File(pid, 0)
 	switch {
 	case t.State == 'T' || t.State == 't' || t.State == 'R':
 		return ""
@@ -347,6 +366,8 @@ func (w *Why) waitsFor(pid int, t proc.Thread, at string) string {
 		return "frozen"
 	case t.State == 'D':
 		return "disk"
+	case len(fds) == 1 && fds[0] == 0 && (strings.HasPrefix(typed, "pipe:") || strings.HasPrefix(typed, "/dev/")):
+		return "input"
 	case has("futex"):
 		return "lock"
 	case has(forFile...):

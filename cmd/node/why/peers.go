@@ -3,6 +3,7 @@ package why
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ func waitsForPeers(r wire.RankLook) bool {
 
 // sleeps: its main thread waits for a time, a person or what reads its output, not for others.
 func sleeps(r wire.RankLook) bool {
-	return r.CPU < 2*quiet && slices.Contains([]string{"sleep", "terminal", "pipe"}, r.Main.In)
+	return r.CPU < 2*quiet && slices.Contains([]string{"sleep", "terminal", "pipe", "input"}, r.Main.In)
 }
 
 // spins: one of its threads runs all the time, as NCCL's and MPI's do that wait for others; or it works.
@@ -118,6 +119,13 @@ func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string)
 	f := wire.WhyFinding{Code: "waits-for-rank", Sure: sure, Rank: new(l.Rank), Host: l.Host,
 		Text:   fmt.Sprintf("%s on %s is behind: %s for it%s", list(late), l.Host, wait(waiting), in),
 		Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, l.Rank)}
+	switch {
+	case l.Main.In == "input":
+		f.Text = fmt.Sprintf("%s on %s waits for its standard input, and %s for it%s", list(late), l.Host, wait(waiting), in)
+	case l.Under != "":
+		f.Text = fmt.Sprintf("%s on %s waits for %s (pid %d), which %s has started, and %s for it%s", list(late), l.Host, l.Name,
+			l.PID, l.Under, wait(waiting), in)
+	}
 	if len(late) > 1 {
 		f.Text = fmt.Sprintf("%s are behind: %s for them%s", list(late), wait(waiting), in)
 	}
@@ -150,7 +158,7 @@ func where(r wire.RankLook) string {
 		return text + ", in " + strings.Join(r.Stacks[:min(len(r.Stacks), 3)], " < ")
 	}
 	ins := map[string]string{"lock": "a lock", "file lock": "a file's lock", "sleep": "a time to pass",
-		"network": "the network", "poll": "descriptors", "pipe": "a pipe", "terminal": "input", "child": "a child",
+		"network": "the network", "poll": "descriptors", "pipe": "a pipe", "input": "its standard input", "terminal": "a terminal", "child": "a child",
 		"disk": "a disk"}
 	switch word := ins[r.Main.In]; {
 	case len(r.Awaits) > 0 && r.Awaits[0].Main:
@@ -270,8 +278,9 @@ func (e Evidence) slowest(all []wire.RankLook) []wire.WhyFinding {
 	return []wire.WhyFinding{f}
 }
 
-// fellSilent is a job of which all ranks wait, though all worked in the minutes before; a service may have no
-// requests, what meets nowhere may have nothing to do, and ranks may wait for their GPUs.
+// fellSilent is a job of which all ranks wait, though all worked in the minutes before, or have exchanged something, and
+// nothing for minutes; a service may have no requests, what meets nowhere may have nothing to do, and ranks may wait for
+// their GPUs.
 func (e Evidence) fellSilent(all []wire.RankLook) []wire.WhyFinding {
 	st := e.Job.Spec.MainStage()
 	if e.Job.Spec.Service != nil || st == nil || !st.UsesPort || !joined(all) {
@@ -287,12 +296,32 @@ func (e Evidence) fellSilent(all []wire.RankLook) []wire.WhyFinding {
 	for _, r := range all {
 		before := e.before(r)
 		if before < 4*quiet {
-			return nil
+			if silent(all) < 2*lasts || !exchanged(all, r) || serving(r) {
+				return nil
+			}
+			f.Text = "all its ranks wait, and nothing has gone between them for " + silent(all).Round(time.Second).String()
 		}
 		f.Evidence = append(f.Evidence, fmt.Sprintf("%s; in the minutes before %.2f", where(r), before))
 	}
 	f.Evidence = f.Evidence[:min(len(f.Evidence), 4)]
 	return e.onceLasted(f, nil, all)
+}
+
+// exchanged reports whether a rank has sent others more than who they are.
+func exchanged(all []wire.RankLook, by wire.RankLook) bool {
+	for c, r := range between(all) {
+		if r.Rank == by.Rank && c.Total >= 20 {
+			return true
+		}
+	}
+	return false
+}
+
+// serving reports whether a rank listens where programs wait for requests.
+func serving(r wire.RankLook) bool {
+	return slices.ContainsFunc(r.Listens, func(a netip.AddrPort) bool {
+		return !a.Addr().IsLoopback() && a.Port() < chosen && int(a.Port()) != r.Port
+	})
 }
 
 // before is how many cores a rank used in the median of the last minutes; 0: not known.

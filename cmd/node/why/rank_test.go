@@ -480,6 +480,14 @@ func TestWordsOfFindings(t *testing.T) {
 			"no more, nor take connections: vllm (pid 100)|it has been unhealthy for 1m0s"},
 		"a child is locked up": {childLocked, "rank 1 on spark2 has a process, pt_data_worker (pid 93), that is locked up|" +
 			"rank 1 on spark2 (pid 101)|meanwhile these ranks wait: 0, 2|fork copies"},
+		"a file server does not answer": {reads, "rank 1 on spark2 waits for /tmp/nas/x, which its file system, fuse.sshfs at /tmp/nas, " +
+			"does not give: python3 (pid 219)"},
+		"a rank waits for its input": {questions("input", ""), "rank 1 on spark2 waits for its standard input, and ranks 0, 2 wait for it"},
+		"a rank waits for what it has started": {questions("sleep", "python3"), "rank 1 on spark2 waits for upload (pid 101), which " +
+			"python3 has started, and ranks 0, 2 wait for it"},
+		"a rank had ended with 0": {left, "rank 2 on spark3 had ended with 0, and others still wanted it: rank 0 on spark1: exit 1"},
+		"a service reads from a client that sends nothing": {ill, "rank 0 on spark1 takes no connections: its main thread waits for " +
+			"bytes of a client, 10.0.0.3:54610 (python3, pid 7 on spark3), for 2m0s|6 connections wait"},
 		"a packet filter": {filtered, "spark1 takes no connection at port 4711, where a rank listens, and its agent answers"},
 		"a debugger": {func(e *Evidence) {
 			r := &e.Looks[1].Ranks[0]

@@ -52,6 +52,7 @@ func (e Evidence) rank(l wire.NodeLook, r wire.RankLook) (out []wire.WhyFinding)
 	e.files(l.Host, r, add)
 	r.Host = l.Host
 	e.awaits(r, add)
+	e.servesOne(r, add)
 	if g := r.Group; g.Throttled >= 0.1 {
 		add("throttled", 85, "is held back by its quota of processor time for "+share(g.Throttled), "", g.Quota, used(r),
 			e.peersUse(r))

@@ -49,7 +49,7 @@ func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
 			return c.Moved > 0 && c.Remote.Addr() == a.Remote.Addr()
 		})
 		joins := a.Connects && int(a.Remote.Port()) == r.Port // of that its own rule speaks
-		if lasted && !a.Own && !joins && !moves && (a.Main || alone()) {
+		if lasted && !a.Own && !a.Client && !joins && !moves && (a.Main || alone()) {
 			return a, true
 		}
 	}
@@ -97,10 +97,25 @@ func (e Evidence) awaits(r wire.RankLook, add func(code string, sure int, text, 
 	add(code, 86, text, remedy, where(r), e.others(r))
 }
 
+// servesOne is a service that is ill, as its main thread waits for bytes of a client, and nobody else's connection is taken.
+func (e Evidence) servesOne(r wire.RankLook, add func(code string, sure int, text, remedy string, evidence ...string)) {
+	if e.Job == nil || e.Job.Service == nil || e.Job.Service.State != launcher.ServiceUnhealthy || r.Backlog == 0 {
+		return
+	}
+	for _, a := range r.Awaits {
+		if a.Client && a.Main && a.Idle >= window {
+			add("serves-one", 86, fmt.Sprintf("takes no connections: its main thread waits for bytes of a client, %s (%s), for %s",
+				a.Remote, a.Who, a.Idle.Round(time.Second)), "sparkrun service restart "+string(r.Job),
+				fmt.Sprintf("%d connections wait until it takes them", r.Backlog))
+			return
+		}
+	}
+}
+
 // bySelf leaves out what follows from a rank that does not go on by itself, as it waits for what is no rank of its job, a
 // process of its own is locked up, or it can open no file: that others wait for it, that all do, that its service is ill.
 func bySelf(found []wire.WhyFinding) []wire.WhyFinding {
-	causes := []string{"awaits-answer", "not-connected", "child-locked", "files-full"}
+	causes := []string{"awaits-answer", "not-connected", "child-locked", "files-full", "file-silent", "serves-one"}
 	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return slices.Contains(causes, f.Code) })
 	if i < 0 {
 		return found
@@ -113,7 +128,7 @@ func bySelf(found []wire.WhyFinding) []wire.WhyFinding {
 		case "fell-silent", "all-wait", "gave-up-waiting":
 			return true
 		case "service-unhealthy", "service-wedged":
-			return code == "files-full"
+			return code == "files-full" || code == "serves-one"
 		}
 		return false
 	})

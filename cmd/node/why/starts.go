@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -59,7 +60,11 @@ func (e Evidence) starting(l wire.NodeLook) (out []wire.WhyFinding) {
 		return []wire.WhyFinding{f}
 	}
 	for _, s := range l.Starts {
-		if s.Brief && s.For >= briefly {
+		switch {
+		case strings.HasPrefix(s.Text, "pulls ") && s.Still >= 2*lasts: // others wait for the like of that
+			out = append(out, wire.WhyFinding{Code: "start-stalls", Sure: 50, Host: l.Host, Text: e.startText(l, s) +
+				", and has not moved for " + s.Still.Round(time.Second).String(), Remedy: "sparkrun why " + l.Host})
+		case s.Brief && s.For >= briefly:
 			out = append(out, wire.WhyFinding{Code: "start-stuck", Sure: 60, Host: l.Host, Text: e.startText(l, s) +
 				": that takes a moment, unless a disk does not answer", Remedy: "sparkrun why " + l.Host})
 		}
