@@ -127,6 +127,21 @@ func statusField(status, name string) string {
 	return strings.TrimSpace(line)
 }
 
+// Mapped are the files that a process has in its memory, each once (proc_pid_maps(5)).
+func (fs FS) Mapped(pid int) (files []string) {
+	b, _ := os.ReadFile(fs.path(pid, "maps"))
+	last := ""
+	for line := range strings.Lines(string(b)) {
+		if i := strings.IndexByte(line, '/'); i > 0 && line[i:] != last {
+			last = line[i:]
+			if file := strings.TrimSuffix(last, "\n"); !slices.Contains(files, file) {
+				files = append(files, file)
+			}
+		}
+	}
+	return files
+}
+
 // Mount is the file system of a process's file: where it is mounted, and its type (proc_pid_mountinfo(5)).
 func (fs FS) Mount(pid int, file string) (at, kind string) {
 	b, _ := os.ReadFile(fs.path(pid, "mountinfo"))

@@ -3,6 +3,7 @@ package proc
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -67,5 +68,35 @@ func TestTreeOfFiles(t *testing.T) {
 	}
 	if _, err := FS(filepath.Join(root, "none")).Cgroup(""); err == nil {
 		t.Error("a group without a file")
+	}
+}
+
+// This test's program is mapped once, on the file system that holds it; its own files and sockets are counted.
+func TestMappedAndMount(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(slices.DeleteFunc(Here.Mapped(os.Getpid()), func(f string) bool { return f != program })); n != 1 {
+		t.Errorf("it is mapped %d times: %q", n, Here.Mapped(os.Getpid()))
+	}
+	dir := t.TempDir()
+	fs := FS(dir)
+	if err := os.Mkdir(filepath.Join(dir, "7"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 21 0:40 / /data rw shared:1 - nfs4 nas:/data rw\n" +
+		"31 30 0:41 / /data/x rw - fuse.sshfs nas: rw\n"
+	if err := os.WriteFile(filepath.Join(dir, "7/mountinfo"), []byte(mounts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"/etc/x": "/ ext4", "/data/m.bin": "/data nfs4", "/data/x/m": "/data/x fuse.sshfs",
+		"/data/xy": "/data nfs4", "/database": "/ ext4"} {
+		if at, kind := fs.Mount(7, file); at+" "+kind != want {
+			t.Errorf("%s: %s %s, want %s", file, at, kind, want)
+		}
+	}
+	if open, sockets, limit := Here.OpenFiles(os.Getpid()); open < 3 || sockets > open || limit < open {
+		t.Errorf("%d files, %d sockets, at most %d", open, sockets, limit)
 	}
 }

@@ -61,11 +61,24 @@ func (w *Why) hang(pid, tid int, at string) *wire.FileWait {
 	if _, args, ok := w.cfg.Proc.Call(pid, tid); ok && args[0] < 1<<20 {
 		h.File = w.cfg.Proc.File(pid, int(args[0])) //nolint:gosec // it is bounded
 	}
+	if !path.IsAbs(h.File) { // it waits for a page of a file that is in its memory
+		for _, file := range w.cfg.Proc.Mapped(pid) {
+			if _, kind := w.cfg.Proc.Mount(pid, file); slices.ContainsFunc(served, func(s string) bool {
+				return strings.HasPrefix(kind, s)
+			}) {
+				h.File = file
+				break
+			}
+		}
+	}
 	if path.IsAbs(h.File) {
 		h.Mount, h.Type = w.cfg.Proc.Mount(pid, h.File)
 	}
 	return h
 }
+
+// served begin the types of file systems that are served by a process or over a network.
+var served = []string{"fuse", "nfs", "cifs", "smb", "ceph"}
 
 // jobOf is the job whose mark a process bears, which anybody can set; empty: it has none.
 func (w *Why) jobOf(pid int) launcher.JobID {

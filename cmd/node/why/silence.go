@@ -104,8 +104,12 @@ func (e Evidence) servesOne(r wire.RankLook, add func(code string, sure int, tex
 	}
 	for _, a := range r.Awaits {
 		if a.Client && a.Main && a.Idle >= window {
+			remedy := "sparkrun service restart " + string(r.Job)
+			if a.End != nil && a.End.PID != 0 {
+				remedy = fmt.Sprintf("ps -fp %d   # on %s: the client", a.End.PID, a.Host)
+			}
 			add("serves-one", 86, fmt.Sprintf("takes no connections: its main thread waits for bytes of a client, %s (%s), for %s",
-				a.Remote, a.Who, a.Idle.Round(time.Second)), "sparkrun service restart "+string(r.Job),
+				a.Remote, a.Who, a.Idle.Round(time.Second)), remedy,
 				fmt.Sprintf("%d connections wait until it takes them", r.Backlog))
 			return
 		}
