@@ -23,7 +23,10 @@ func TestDoing(t *testing.T) {
 		time.Sleep(time.Second)
 		a.does(k, "pulls llm:7: 3 GiB of 20 GiB", false)
 		a.does(launcher.Key{Job: "gone"}, "x", false)
-		want := []Doing{{Key: k, Text: "pulls llm:7: 3 GiB of 20 GiB", Since: began}}
+		moved := time.Now()
+		time.Sleep(time.Second)
+		a.does(k, "pulls llm:7: 3 GiB of 20 GiB", false) // the same again
+		want := []Doing{{Key: k, Text: "pulls llm:7: 3 GiB of 20 GiB", Since: began, Moved: moved}}
 		if d := cmp.Diff(want, a.Doing("")); d != "" {
 			t.Error(d)
 		}
