@@ -91,8 +91,10 @@ func (d *disks) of(dir string) (f found) {
 	}
 	size := fs.Bsize
 	f = found{device: st.Dev, fixed: fs.Flags&unix.ST_RDONLY != 0, Disk: Disk{Mount: mountOf(dir, st.Dev),
-		Total: int64(fs.Blocks) * size, Free: int64(fs.Bavail) * size,
-		Inodes: fs.Files, InodesFree: fs.Ffree}}
+		Total: int64(fs.Blocks) * size, Free: int64(fs.Bavail) * size}}
+	if fs.Files > 0 {
+		f.Inodes, f.InodesFree = &fs.Files, &fs.Ffree
+	}
 	if text, ok := line(fmt.Sprintf("%s/dev/block/%d:%d/stat", d.sys, unix.Major(st.Dev), unix.Minor(st.Dev))); ok {
 		f.read, f.written = ParseBlockStat(text)
 	}

@@ -75,9 +75,9 @@ type Disk struct {
 	Mount string `json:"mount"`
 	Total int64  `json:"total_bytes"`
 	Free  int64  `json:"free_bytes"` // for others than root
-	// Inodes are how many files it can have, where that is bounded, and how many more.
-	Inodes     uint64 `json:"inodes,omitempty"`
-	InodesFree uint64 `json:"inodes_free,omitempty"`
+	// Inodes are how many files it can have, InodesFree how many more; nil where that is not bounded.
+	Inodes     *uint64 `json:"inodes,omitempty"`
+	InodesFree *uint64 `json:"inodes_free,omitempty"`
 	// Read and Written are bytes a second of the device below it.
 	Read    *float64 `json:"read_bps,omitempty"`
 	Written *float64 `json:"written_bps,omitempty"`

@@ -86,7 +86,7 @@ func asks() map[uint64]wire.Await {
 
 // awaits are the connections in which threads of a rank wait for others than itself: not those that others have made to
 // it, as it may have nothing to do, nor those that have had an answer, if it has others, or the thread is not its main
-// one: who has subscribed to something waits so.
+// one: who has subscribed to something waits so, and who serves several clients.
 func (w *Why) awaits(k *watched, now map[uint64]*netlink.InetDiagTCPInfoResp) (out []wire.Await) {
 	listens, own := map[uint16]bool{}, map[netip.AddrPort]bool{}
 	for _, c := range now {
@@ -115,7 +115,7 @@ func (w *Why) awaits(k *watched, now map[uint64]*netlink.InetDiagTCPInfoResp) (o
 			Main: by.main, Connects: s.State == netlink.TCP_SYN_SENT, Idle: idle(t)}
 		answered := !a.Connects && t.Bytes_received > 0 && t.Last_data_sent >= t.Last_data_recv
 		a.Client = listens[s.ID.SourcePort]
-		if a.Client && (by.anyOf || !by.main) || own[a.Remote] || !a.Client && answered && (by.anyOf || !by.main) {
+		if own[a.Remote] || (a.Client || answered) && (by.anyOf || !by.main) {
 			continue
 		}
 		a.Setting = setting(w.cfg.Proc, by.pid, a.Remote)

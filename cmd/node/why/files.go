@@ -58,10 +58,11 @@ func (w *Why) hang(pid, tid int, at string) *wire.FileWait {
 		return nil
 	}
 	h := &wire.FileWait{PID: pid, Name: path.Base(w.cfg.Proc.Name(pid))}
-	if _, args, ok := w.cfg.Proc.Call(pid, tid); ok && args[0] < 1<<20 {
+	_, args, calls := w.cfg.Proc.Call(pid, tid)
+	switch {
+	case calls && args[0] < 1<<20:
 		h.File = w.cfg.Proc.File(pid, int(args[0])) //nolint:gosec // it is bounded
-	}
-	if !path.IsAbs(h.File) { // it waits for a page of a file that is in its memory
+	case !calls: // it waits for a page of a file that is in its memory
 		for _, file := range w.cfg.Proc.Mapped(pid) {
 			if _, kind := w.cfg.Proc.Mount(pid, file); slices.ContainsFunc(served, func(s string) bool {
 				return strings.HasPrefix(kind, s)
@@ -115,9 +116,8 @@ func (w *Why) failed(k *watched) (out []wire.DeadChild) {
 	return out
 }
 
-// files are about a lock for which a rank waits, files of which it may open no more, and processes of its own that it has
-// lost or that are locked up. A rank that works may well have a lock
-// for which another one of its job waits.
+// files are about a lock and a file for which a rank waits, files of which it may open no more, and processes of its own
+// that it has lost or that are locked up. A rank that works may well have a lock for which another one of its job waits.
 func (e Evidence) files(host string, r wire.RankLook,
 	add func(code string, sure int, text, remedy string, evidence ...string)) {
 	program := fmt.Sprintf("%s (pid %d), %d threads", r.Name, r.PID, r.Count)

@@ -27,7 +27,7 @@ func fills(e *Evidence) {
 		e.Job.Attempts[i].Cause = noRoom + "7.pt'"
 	}
 	e.Looks = []wire.NodeLook{{Host: "spark2", Machine: usage.Machine{Disks: []usage.Disk{{Mount: "/data", Total: 1 << 40,
-		Free: 1 << 39, Inodes: 300}}}}}
+		Free: 1 << 39, Inodes: new(uint64(300)), InodesFree: new(uint64(0))}}}}}
 }
 
 // opensNoMore is a service of which rank 0 has as many files open as it may.

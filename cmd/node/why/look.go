@@ -183,15 +183,15 @@ func (w *Why) adopt(all []proc.Stat, key launcher.Key, ranks []*watched) {
 }
 
 // program finds the process that does a rank's work: below shells and the like, which wait for their only child; of MPI a
-// rank of that. One that a signal has stopped goes first: the others wait for it.
-func (w *Why) program(k *watched) int {
+// rank of that. One that a signal has stopped goes first: the others wait for it. Under is the program that has started it
+// and waits for it; empty: none does, or one that always does.
+func (w *Why) program(k *watched) (pid int, under string) {
 	for _, pid := range k.pids {
 		if s, ok := w.cfg.Proc.Stat(pid); ok && s.Stopped() {
-			return pid
+			return pid, ""
 		}
 	}
-	pid := k.root
-	k.look.Under = ""
+	pid = k.root
 	if len(k.pids) > 1 && w.cfg.Proc.OnlyChild(pid) == 0 && !w.below(pid, k.pids) {
 		pid = k.pids[1] // of a container
 	}
@@ -207,12 +207,12 @@ func (w *Why) program(k *watched) int {
 		if child == 0 || !strings.HasPrefix(w.cfg.Proc.WaitsIn(pid, pid), "do_wait") {
 			break
 		}
-		pid, k.look.Under = child, path.Base(w.cfg.Proc.Name(pid))
-		if slices.Contains(wrappers, k.look.Under) {
-			k.look.Under = ""
+		pid, under = child, path.Base(w.cfg.Proc.Name(pid))
+		if slices.Contains(wrappers, under) {
+			under = ""
 		}
 	}
-	return pid
+	return pid, under
 }
 
 // wrappers wait for a program as a matter of course.
@@ -232,7 +232,8 @@ func (w *Why) first(k *watched, before map[int]proc.Work) {
 		}
 		k.faults += before[pid].Faults
 	}
-	k.held, k.dead, k.moved = w.cfg.Proc.Held(w.cfg.Groups, w.program(k)), w.dead(k.pids), w.moved(k.pids)
+	pid, _ := w.program(k)
+	k.held, k.dead, k.moved = w.cfg.Proc.Held(w.cfg.Groups, pid), w.dead(k.pids), w.moved(k.pids)
 }
 
 // glance notes whether a rank waits for a disk at this moment, or for memory, which looks the same.
@@ -249,7 +250,7 @@ func (w *Why) glance(k *watched) {
 // second compares with the first look.
 func (w *Why) second(k *watched, before map[int]proc.Work, over time.Duration) {
 	l, fs := &k.look, w.cfg.Proc
-	l.PID = w.program(k)
+	l.PID, l.Under = w.program(k)
 	l.Dead = w.failed(k)
 	if l.Name, l.Tracer = fs.Name(l.PID), fs.Tracer(l.PID); l.Tracer != 0 {
 		l.TracerName = path.Base(fs.Name(l.Tracer))

@@ -36,7 +36,7 @@ func TestStoppedProcessIsLookedAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	w, k := New(Config{Proc: proc.Here}), &watched{root: os.Getpid(), pids: []int{os.Getpid(), pid}}
-	if got := w.program(k); got != pid {
+	if got, _ := w.program(k); got != pid {
 		t.Errorf("process %d, want %d", got, pid)
 	}
 	if all := proc.Here.Threads(os.Getpid(), 1); len(all) != 1 || all[0].TID != os.Getpid() {

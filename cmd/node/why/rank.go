@@ -148,7 +148,9 @@ func (e Evidence) ended() []wire.WhyFinding {
 		Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}
 	if o.Root != nil {
 		f.Rank, f.Host = &o.Root.Rank, o.Root.Host
-		if i := slices.IndexFunc(o.Exits, func(x launcher.RankExit) bool { return !x.Exit.Failed() }); i >= 0 && o.Root.Exit.LostPeer {
+		if i := slices.IndexFunc(o.Exits, func(x launcher.RankExit) bool {
+			return !x.Exit.Failed() && !e.Job.Spec.Daemon(x.Rank)
+		}); i >= 0 && o.Root.Exit.LostPeer {
 			left := o.Exits[i]
 			f.Rank, f.Host = &left.Rank, left.Host
 			f.Text = fmt.Sprintf("rank %d on %s had ended with 0, and others still wanted it: %s", left.Rank, left.Host, f.Text)

@@ -193,9 +193,9 @@ func (e Evidence) machine(l wire.NodeLook) (out []wire.WhyFinding) {
 		switch {
 		case d.Free < max(min(d.Total/100, 4<<30), min(d.Total/10, 64<<20)):
 			add("disk-full", 40, "df -h "+d.Mount, "has %s left on %s", launcher.Size(d.Free), d.Mount)
-		case d.Inodes > 0 && d.InodesFree <= d.Inodes/1000:
+		case d.Inodes != nil && d.InodesFree != nil && *d.InodesFree <= *d.Inodes/1000:
 			add("inodes-full", 40, "df -i "+d.Mount, "has %d of %d inodes left on %s: it can have no more files, though %s are free",
-				d.InodesFree, d.Inodes, d.Mount, launcher.Size(d.Free))
+				*d.InodesFree, *d.Inodes, d.Mount, launcher.Size(d.Free))
 		}
 	}
 	return append(out, e.heldByOthers(l)...)
