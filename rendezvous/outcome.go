@@ -41,6 +41,30 @@ type Outcome struct {
 	Gone   bool `json:"gone,omitempty"`
 }
 
+// unseen comes before what tells of machines that were given up while ranks may have run there.
+const unseen = "not every rank was seen to end: "
+
+// Doubt adds to the cause why it is not known that every rank has ended: "spark2 has not answered for 10s". What the
+// cause says already is not said again.
+func (o *Outcome) Doubt(why string) {
+	if strings.Contains(o.Cause, why) {
+		return
+	}
+	if o.Doubts() == "" {
+		why = unseen + why
+	}
+	o.Cause = strings.TrimPrefix(o.Cause+"; "+why, "; ")
+}
+
+// Doubts is that sentence of the cause; empty: every rank was seen to end, or the cause is about nothing else.
+func (o Outcome) Doubts() string {
+	_, why, doubts := strings.Cut(o.Cause, unseen)
+	if !doubts {
+		return ""
+	}
+	return unseen + why
+}
+
 // warns is a line that is a warning, or the source of one below it.
 var warns = plain.Pattern(`^\W*[Ww]arning\b|\bWARN(ING)?\b|Warning: |^\s+warnings\.warn\(`)
 

@@ -388,6 +388,9 @@ func (r *run) outcome() rendezvous.Outcome {
 		}
 	}
 	for _, p := range r.placements {
+		if p.lost != "" && p.phase != launcher.PhaseEnded && (r.ordered || !r.allKnown()) {
+			out.Doubt(p.lost)
+		}
 		for _, e := range r.exitsOf(p) {
 			if e.Exit.Failed() {
 				e.Exit = e.Exit.Bare() // the root's is given in full

@@ -273,6 +273,31 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// A stop that ends without a machine says so: its ranks go on there, for all that is known.
+func TestStopWithoutANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		r := w.ready()
+		s := spec("jjjj", 2, 1)
+		s.NodeTimeout = 20 * time.Second
+		done := make(chan struct{})
+		go func() { defer close(done); w.client(context.Background(), s) }()
+		time.Sleep(time.Second)
+		w.nodes[1].cutOff()
+		if err := r.leader.Stop(t.Context(), "jjjj", time.Second, "stopped by alice"); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		out := mustOutcome(t, w, "jjjj")
+		if out.Cause != "stopped by alice; not every rank was seen to end: spark2 has not answered for 20s" ||
+			out.Doubts() != "not every rank was seen to end: spark2 has not answered for 20s" {
+			t.Errorf("outcome %+v", out)
+		}
+		w.nodes[1].heal()
+		w.settle()
+	})
+}
+
 func TestStopBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,20 +103,6 @@ var bugs = []seeded{
 func launchesOften(p *player) {
 	p.launch(p.host(), []string{"--nodes", "2"}, []string{"--life", "1s"})
 	p.about(time.Second)
-}
-
-// cutsOff launches while all hosts are there: a job that comes after the cut has none of its ranks on the host.
-func cutsOff(p *player) {
-	p.on("spark1", "sparkrun", "status", "--wait-nodes", strconv.Itoa(p.nodes), "--timeout", "60s").must(p.t)
-	p.launch("spark1", []string{"--nodes", "2:3", "--max-restarts", "2", "--node-timeout", "2s"}, nil)
-	p.about(3 * time.Second)
-	host := p.pick(other(p.nodes, "spark1", p.leader("spark1"))...)
-	p.broken(witness.Network, []string{host}, "cables are pulled", func() {
-		p.do("cut", host, "all")
-		p.about(30 * time.Second) // the leader gives it up after some 13 s: it asks at all addresses, and waits for the dials
-		p.do("heal", host)
-	})
-	p.about(2 * time.Second)
 }
 
 // launchesCutOff launches on a leader that has not noticed yet that it is alone.

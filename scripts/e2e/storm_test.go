@@ -42,6 +42,7 @@ type storm struct {
 	faults  []witness.Fault
 	overs   []witness.Over
 	asks    []witness.Ask
+	waited  []waited
 	births  map[string]witness.Birth // by folder
 	wrong   []string                 // what people saw that cannot be right
 	told    []string                 // what was broken when, and what else there is to tell

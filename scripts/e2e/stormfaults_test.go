@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -18,12 +19,13 @@ import (
 var (
 	everything = []act{
 		{"launch", 6, false, launches}, {"launch what a host refuses", 1, false, refused}, {"stop", 2, false, stops},
-		{"launch with files", 1, false, launchesFiles}, {"launch as torchrun does", 1, false, launchesTorchrun},
+		{"launch and wait", 2, false, waits}, {"launch with files", 1, false, launchesFiles}, {"launch as torchrun does", 1, false, launchesTorchrun},
 		{"kill an agent", 2, true, killsAgent}, {"kill the leader's agent", 2, true, killsLeader},
 		{"take a host's power", 1, true, losesPower}, {"cut a network", 2, true, cuts}, {"stop an agent", 1, true, stopsAgent},
 	}
 	stormy = []act{
 		{"launch in containers", 1, false, launchesContainers}, {"MPI", 1, false, launchesMPI}, {"pull a model", 1, false, pulls}, {"serve", 1, false, serves}, {"ask the gateway", 2, false, requests},
+		{"launch, and cut a host of it", 2, true, cutsOff}, {"kill an agent that has prepared", 2, true, killsPrepared},
 		{"kill all agents", 1, true, killsAll}, {"take all power", 1, true, losesAllPower}, {"starve an agent", 1, true, starves},
 		{"drop what a host sends or gets", 2, true, dropsOneWay}, {"drop what two hosts send each other", 2, true, dropsBetween},
 		{"lose some packets", 2, true, losesSome}, {"delay packets", 1, true, delays},
@@ -54,6 +56,41 @@ func (p *player) agentDown(hosts ...string) {
 		for _, h := range hosts {
 			p.do("start", h, "--agent")
 		}
+	})
+	p.about(time.Second)
+}
+
+// cutsOff launches while all hosts are there, and has one of them out of reach until it is given up: its ranks go on, and
+// the next attempt waits.
+func cutsOff(p *player) {
+	if p.on("spark1", "sparkrun", "status", "--wait-nodes", strconv.Itoa(p.nodes), "--timeout", "20s").code != 0 {
+		return
+	}
+	p.launch(p.host(), []string{"--nodes", "1:" + strconv.Itoa(p.nodes), "--max-restarts", "2", "--node-timeout", "2s"}, nil)
+	p.about(3 * time.Second)
+	host := p.pick(other(p.nodes, p.leader("spark1"))...)
+	p.broken(witness.Network, []string{host}, "cables are pulled, for long", func() {
+		p.do("cut", host, "all")
+		p.about(30 * time.Second) // the leader gives it up after some 13 s: it asks at all addresses, and waits for the dials
+		p.do("heal", host)
+	})
+	p.about(2 * time.Second)
+}
+
+// killsPrepared kills an agent that has prepared its ranks, and waits for another one to do so before they start.
+func killsPrepared(p *player) {
+	leader := p.leader(p.host())
+	rest := other(p.nodes, leader)
+	if leader == "" || len(rest) < 2 {
+		return
+	}
+	p.rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+	p.broken(witness.Agent, rest[:1], "its agent is stopped while a job is prepared", func() {
+		p.signal(rest[0], syscall.SIGSTOP)
+		p.launch(leader, []string{"--nodes", strconv.Itoa(p.nodes)}, []string{"--life", "2s"})
+		p.about(time.Second)
+		p.agentDown(rest[1])
+		p.signal(rest[0], syscall.SIGCONT)
 	})
 	p.about(time.Second)
 }

@@ -97,7 +97,7 @@ func (p *player) how() (flags, rank []string) {
 	rank = []string{"--life", fmt.Sprintf("%dms", 1000+p.rng.IntN(8000))}
 	switch p.rng.IntN(4) {
 	case 0:
-		rank = append(rank, "--code", "3", "--only", "0")
+		rank = append(rank, "--code", p.pick("3", "137"), "--only", "0")
 	case 1:
 		rank = nil // until it is stopped
 	}
@@ -105,7 +105,7 @@ func (p *player) how() (flags, rank []string) {
 		flags = append(flags, "--max-restarts", p.pick("1", "2"))
 	}
 	if p.one(4) {
-		flags = append(flags, "--on-failure", "continue")
+		flags, rank = append(flags, "--on-failure", "continue"), append(rank, "--spares")
 	}
 	if p.one(4) {
 		flags = append(flags, "--on-partition", "end")
@@ -130,6 +130,45 @@ func launches(p *player) {
 	}
 	p.launch(p.host(), flags, rank)
 	p.about(600 * time.Millisecond)
+}
+
+// waits launches, and waits for the end, or types Ctrl-C after a while and waits then: who has seen output is told the
+// job's end, by its own code.
+func waits(p *player) {
+	flags, rank := p.how()
+	name, host, patience := p.another(), p.host(), strconv.Itoa(2+p.rng.IntN(12))
+	args := slices.Concat([]string{"timeout", "--preserve-status", "-s", "INT", "-k", "60", patience, "sparkrun", "launch", "exec", "--name", name,
+		"--grace", stormGrace.String(), "--start-timeout", p.bounds.StartTimeout.String()}, flags, []string{"--", witnessBinary, "rank", p.dir}, rank)
+	p.users.Go(func() {
+		w := waited{name: name, host: host, result: p.start(host, args...).wait(), at: witness.Now()}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if w.out != "" && w.code >= 0 && w.code != 137 { // its machine has not lost its power meanwhile
+			p.waited = append(p.waited, w)
+			p.asks = append(p.asks, witness.Ask{Name: name, Told: witness.Ended, Host: host, From: w.at, To: w.at + 1})
+		}
+	})
+	p.about(600 * time.Millisecond)
+}
+
+// waited is how a launch that showed output ended.
+type waited struct {
+	name, host string
+	at         int64
+	result
+}
+
+// assertTold compares how launches ended with how their jobs did.
+func (s *storm) assertTold() {
+	s.t.Helper()
+	jobs := s.jobs("spark1")
+	for _, w := range s.waited {
+		j, ok := jobs[w.name] // else P1 tells, unless it is of long ago
+		if ok && (j.ExitCode == nil || w.code != *j.ExitCode && (j.State != "stopped" || w.code != 130)) {
+			s.cannot("job %s is %s, and launch on %s had ended at %s: %s", w.name, j.State, w.host, time.Duration(w.at), w.result)
+		}
+	}
+	s.waited = nil
 }
 
 // launchesFiles brings a file to the ranks' machines, and has each rank compare it.

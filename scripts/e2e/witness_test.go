@@ -80,6 +80,7 @@ func (s *storm) judge() {
 	t := s.t
 	t.Helper()
 	s.settle()
+	s.assertTold()
 	h := s.history(true)
 	for _, v := range witness.Check(h) {
 		t.Error(v)

@@ -84,7 +84,7 @@ func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
 	case o.End == rendezvous.Completed:
 		return 0
 	case o.End == rendezvous.Stopped && sig != nil:
-		f.Say("stopped: every rank has ended")
+		f.Say("stopped: " + cmp.Or(o.Doubts(), "every rank has ended"))
 		return app.ExitOf(sig)
 	}
 	f.Say(Sentence(o, f.Spec, f.World))

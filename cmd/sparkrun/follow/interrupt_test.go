@@ -42,6 +42,12 @@ func TestInterrupts(t *testing.T) {
 			signals: []os.Signal{syscall.SIGTERM}, endsAfter: 1, outcome: apptest.Stopped, code: 143,
 			stops: []string{"its own"}, said: []string{stopping, gone},
 		},
+		"without a machine": {
+			signals: []os.Signal{os.Interrupt}, endsAfter: 1, code: 130, stops: []string{"its own"},
+			outcome: rendezvous.Outcome{End: rendezvous.Stopped, ExitCode: 143,
+				Cause: "stopped by root on spark1; not every rank was seen to end: spark2 has not answered for 1m0s"},
+			said: []string{stopping, "stopped: not every rank was seen to end: spark2 has not answered for 1m0s"},
+		},
 		"twice kills": {
 			signals: []os.Signal{os.Interrupt, os.Interrupt}, endsAfter: 2, outcome: apptest.Stopped, code: 130,
 			stops: []string{"its own", "0s"}, said: []string{stopping, killing, gone},

@@ -154,6 +154,9 @@ func awaitEnd(ctx context.Context, a *app.App, b *wire.Client, r wire.StopReques
 	if stuck != "" {
 		return fmt.Errorf("job %s has ended%s, but %s; its machine gets no jobs until it is gone", r.Job, how, stuck)
 	}
+	if doubts := outcome.Doubts(); doubts != "" {
+		how += ", but " + doubts
+	}
 	fmt.Fprintf(a.Out, "job %s has ended%s\n", r.Job, how)
 	return nil
 }

@@ -1,6 +1,10 @@
 package witness
 
-import "slices"
+import (
+	"math"
+	"slices"
+	"strings"
+)
 
 // once is P2: each rank of each generation is exec'd at most once.
 func (c *checker) once() {
@@ -87,42 +91,69 @@ func (c *checker) complete(k Key, first Record) {
 	}
 }
 
-// gone is P6: no process outlives its generation, which is over when sparkrun
-// says that the job has ended or goes on with another generation.
+// gone is P6: when sparkrun says that a job has ended, or goes on with another generation, no process is left, whatever
+// is broken; and where it has its doubts of a host, none a while after that is in reach again.
 func (c *checker) gone() {
-	over := map[Key]int64{}
-	for _, k := range c.keys {
-		for _, o := range c.Overs {
-			if o.Job == k.Job {
-				over[k] = earliest(over[k], o.At)
-			}
-		}
-		for _, r := range c.Records {
-			if r.Kind == State && r.Job == k.Job &&
-				(r.Generation > k.Generation || r.Generation == k.Generation && rankOf(r.State) == ended) {
-				over[k] = earliest(over[k], r.Until)
-			}
+	ends := map[string][]Record{}
+	for _, o := range c.Overs {
+		ends[o.Job] = append(ends[o.Job], Record{Generation: math.MaxUint64, State: "over", Until: o.At})
+	}
+	for _, r := range c.Records {
+		if r.Kind == State {
+			ends[r.Job] = append(ends[r.Job], r)
 		}
 	}
 	for _, k := range c.keys {
-		if over[k] == 0 {
-			continue
-		}
-		limit := c.calm(over[k], c.Kill)
-		for _, last := range c.lives[k].last {
-			if last.Boot > limit {
-				c.broken("P6", limit, "%s: process %d of rank %d lived on %s, %s after its generation was over", k,
-					last.PID, last.Rank, last.Host, span(last.Boot-over[k]))
+		seen := map[process]bool{}
+		for _, r := range ends[k.Job] {
+			if r.Generation < k.Generation || r.Generation == k.Generation && rankOf(r.State) != ended {
+				continue
+			}
+			for p, last := range c.lives[k].last {
+				if last.Boot <= r.Until || seen[p] ||
+					slices.Contains(strings.Fields(r.Doubts), p.host) && last.Boot <= c.calm(r.Until, c.Kill) {
+					continue
+				}
+				seen[p] = true
+				c.broken("P6", r.Until, "%s: process %d of rank %d lived on %s, %s after the job was told to be %s, in generation %d, in doubt of %q", k,
+					last.PID, last.Rank, last.Host, span(last.Boot-r.Until), r.State, r.Generation, r.Doubts)
 			}
 		}
 	}
 }
 
-func earliest(a, b int64) int64 {
-	if a == 0 {
-		return b
+// heard is P10: where a rank fails the others are ended, and when all have exited the job is not told to go on.
+func (c *checker) heard() {
+	states := map[Key][]Record{}
+	for _, r := range c.Records {
+		if at := rankOf(r.State); r.Kind == State && (at == starting || at == running || r.State == "ending") {
+			states[r.Key()] = append(states[r.Key()], r)
+		}
 	}
-	return min(a, b)
+	for _, k := range c.keys {
+		l := c.lives[k]
+		var all int64 // when the last one exited
+		for _, e := range l.exits {
+			all = max(all, e.Boot)
+			if e.Code == 0 || e.State == Spares {
+				continue
+			}
+			limit := c.calm(e.Boot, c.Kill)
+			if last := l.latest(); last.Boot > limit {
+				c.broken("P10", limit, "%s: rank %d exited with %d on %s, and process %d of rank %d lived on %s, %s later", k, e.Rank, e.Code, e.Host,
+					last.PID, last.Rank, last.Host, span(last.Boot-e.Boot))
+			}
+		}
+		first, began := l.first()
+		if !began || len(l.exits) < int(first.World) {
+			continue
+		}
+		limit := c.calm(all, c.Kill)
+		if i := slices.IndexFunc(states[k], func(r Record) bool { return r.Boot > limit }); i >= 0 {
+			r := states[k][i]
+			c.broken("P10", limit, "%s: every rank had exited, and %s was told that it is %s, %s later", k, r.Host, r.State, span(r.Boot-all))
+		}
+	}
 }
 
 // whole is P7: what is read back is what the rank wrote, from its first byte on,

@@ -72,6 +72,24 @@ func ran(k Key, from, to float64) []Record {
 	return []Record{at(from, k, 0, Start), at(from+0.1, k, 1, Start), at(to, k, 0, Beat), at(to, k, 1, Beat)}
 }
 
+// exit is that of a rank of one.
+func exit(sec float64, rank, code int32) Record {
+	r := at(sec, one, rank, Exit)
+	r.Code = code
+	return r
+}
+
+func spares(r Record) Record {
+	r.State = Spares
+	return r
+}
+
+// doubt is what was told with hosts of which it is not known.
+func doubt(hosts string, r Record) Record {
+	r.Doubts = hosts
+	return r
+}
+
 func read(k Key, rank int32, pieces ...Piece) Log {
 	return Log{Key: k, Rank: rank, Host: []string{"spark1", "spark2"}[rank], Pieces: pieces}
 }
@@ -135,14 +153,28 @@ func TestCheck(t *testing.T) {
 		"an end behind what is new": {History{Records: []Record{told(1, "spark1", 1, "failed", 3), told(1.05, "spark2", 1, "running", -1), told(3, "spark2", 1, "failed", 3)}}, ""},
 
 		"outlives its end":         {History{Records: append(ran(one, 1, 20), told(9, "spark1", 1, "failed", 3))}, "P6"},
-		"a little":                 {History{Records: append(ran(one, 1, 11), told(9, "spark1", 1, "failed", 3))}, ""},
+		"a little":                 {History{Records: append(ran(one, 1, 9.2), told(9, "spark1", 1, "failed", 3))}, "P6"},
+		"as it is told":            {History{Records: append(ran(one, 1, 9.05), told(9, "spark1", 1, "failed", 3))}, ""},
 		"outlives a stop":          {History{Records: ran(one, 1, 20), Overs: []Over{{one.Job, 9 * second}}}, "P6"},
 		"another's stop":           {History{Records: ran(one, 1, 20), Overs: []Over{{"other", 9 * second}}}, ""},
 		"a stray outlives it":      {History{Records: append(ran(one, 1, 9), by(300, at(20, one, 0, Beat)), told(9, "spark1", 1, "failed", 3))}, "P6"},
-		"out of reach":             {History{Records: append(ran(one, 1, 20), told(9, "spark1", 1, "failed", 3)), Faults: []Fault{cut("spark2", 8, 18)}}, ""},
-		"out of reach for ever":    {History{Records: append(ran(one, 1, 2000), told(9, "spark1", 1, "failed", 3)), Faults: []Fault{cut("spark2", 8, 0)}}, ""},
-		"in reach again":           {History{Records: append(ran(one, 1, 30), told(9, "spark1", 1, "failed", 3)), Faults: []Fault{cut("spark2", 8, 18)}}, "P6"},
-		"out of reach before that": {History{Records: append(ran(one, 1, 20), told(9, "spark1", 1, "failed", 3)), Faults: []Fault{cut("spark2", 2, 4)}}, "P6"},
+		"lives as the next begins": {History{Records: append(ran(one, 1, 20), told(9, "spark1", 2, "starting", -1))}, "P6"},
+		"out of reach, not told":   {History{Records: append(ran(one, 1, 20), told(9, "spark1", 1, "failed", 3)), Faults: []Fault{cut("spark2", 8, 18)}}, "P6"},
+		"out of reach":             {History{Records: append(ran(one, 1, 20), doubt("spark1 spark2", told(9, "spark1", 1, "failed", 3))), Faults: []Fault{cut("spark2", 8, 18)}}, ""},
+		"doubt of another":         {History{Records: append(ran(one, 1, 20), doubt("spark1", told(9, "spark1", 1, "failed", 3))), Faults: []Fault{cut("spark2", 8, 18)}}, "P6"},
+		"out of reach for ever":    {History{Records: append(ran(one, 1, 2000), doubt("spark1 spark2", told(9, "spark1", 1, "failed", 3))), Faults: []Fault{cut("spark2", 8, 0)}}, ""},
+		"in reach again":           {History{Records: append(ran(one, 1, 30), doubt("spark1 spark2", told(9, "spark1", 1, "failed", 3))), Faults: []Fault{cut("spark2", 8, 18)}}, "P6"},
+		"out of reach before that": {History{Records: append(ran(one, 1, 20), doubt("spark1 spark2", told(9, "spark1", 1, "failed", 3))), Faults: []Fault{cut("spark2", 2, 4)}}, "P6"},
+
+		"a rank fails":                   {History{Records: append(ran(one, 1, 9), exit(8, 1, 3))}, ""},
+		"a rank fails, and one goes on":  {History{Records: append(ran(one, 1, 20), exit(8, 1, 3))}, "P10"},
+		"... which it may":               {History{Records: append(ran(one, 1, 20), spares(exit(8, 1, 3)))}, ""},
+		"... for it ended well":          {History{Records: append(ran(one, 1, 20), exit(8, 1, 0))}, ""},
+		"... as it cannot be reached":    {History{Records: append(ran(one, 1, 20), exit(8, 1, 3)), Faults: []Fault{cut("spark1", 8, 18)}}, ""},
+		"all exit":                       {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 0), told(10, "spark1", 1, "running", -1))}, ""},
+		"all exit, and it is not noted":  {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 0), told(12, "spark1", 1, "running", -1))}, "P10"},
+		"all exit, and it ends for ever": {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 3), told(12, "spark1", 1, "ending", -1))}, "P10"},
+		"one exits, and it goes on":      {History{Records: append(ran(one, 1, 20), exit(8, 0, 0), told(12, "spark1", 1, "running", -1))}, ""},
 
 		"read whole":             {History{Records: lines, Logs: []Log{read(one, 0, whole...)}}, ""},
 		"read so far":            {History{Records: lines, Logs: []Log{read(one, 0, first)}}, ""},

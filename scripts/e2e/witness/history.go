@@ -104,6 +104,7 @@ func Check(h History) []Violation {
 	c.apart()
 	c.forward()
 	c.gone()
+	c.heard()
 	c.whole()
 	c.together()
 	return c.found

@@ -1,7 +1,7 @@
 // Package witness decides whether sparkrun kept its promises, from what the
 // ranks of a test wrote down themselves: when each was exec'd, that it lives,
 // which lines it printed, how it ended. Check holds such a History against the
-// properties P1, P2, P3, P4, P6, P7 and P9 of the reliability bar.
+// properties P1, P2, P3, P4, P6, P7, P9 and P10 of the reliability bar.
 //
 // It must not take sparkrun's word for anything but what is to be judged: its
 // answers about states and its logs. It imports nothing of sparkrun.
@@ -38,7 +38,7 @@ const (
 // Record is one fact, as the process that saw it wrote it down.
 type Record struct {
 	Kind       Kind
-	Job        string // at most 31 bytes, as Host, Stage, State and Name
+	Job        string // at most 31 bytes, as Host, Stage, State, Name and Doubts
 	Generation uint64
 	Stage      string // "" is the main one
 	Rank       int32
@@ -54,10 +54,14 @@ type Record struct {
 	Number uint64 // Line: from 1; Answer: the jobs in it
 	Hash   uint64 // Line: of its bytes, the newline included
 	Code   int32  // Exit; State: the exit code, -1 while there is none
-	State  string
+	State  string // Exit: Spares where the other ranks are left to themselves
 	Name   string // State: that the job was launched with
+	Doubts string // State: the hosts, with a blank between two, on which something may be left for all that sparkrun knows
 	Until  int64  // State, Answer: when it had come, as Boot counts
 }
+
+// Spares is an exit that ends no other rank, whatever its code.
+const Spares = "spares"
 
 // Key names an attempt.
 type Key struct {
@@ -89,7 +93,7 @@ func clock(which int32) int64 {
 
 const (
 	nameBytes   = 32
-	recordBytes = 6*4 + 8*8 + 5*nameBytes + 4 // the last 4 are a checksum
+	recordBytes = 6*4 + 8*8 + 6*nameBytes + 4 // the last 4 are a checksum
 )
 
 // ErrRecord tells of bytes that are no record.
@@ -106,7 +110,7 @@ func (r Record) Encode() ([]byte, error) {
 		uint64(r.Until), 0} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
-	for _, s := range []string{r.Job, r.Host, r.Stage, r.State, r.Name} {
+	for _, s := range []string{r.Job, r.Host, r.Stage, r.State, r.Name, r.Doubts} {
 		if len(s) >= nameBytes {
 			return nil, fmt.Errorf("encode record: %q is longer than %d bytes", s, nameBytes-1)
 		}
@@ -133,7 +137,7 @@ func Decode(b []byte) (Record, error) {
 	r.Generation, r.Boot, r.Mono, r.Real, r.Number, r.Hash, r.Until = u64(), int64(u64()), int64(u64()), int64(u64()),
 		u64(), u64(), int64(u64())
 	u64()
-	r.Job, r.Host, r.Stage, r.State, r.Name = name(), name(), name(), name(), name()
+	r.Job, r.Host, r.Stage, r.State, r.Name, r.Doubts = name(), name(), name(), name(), name(), name()
 	return r, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,8 +44,9 @@ func run(args []string) error {
 		r := &rank{dir: dir}
 		flags.StringVar(&r.stage, "stage", "", "the stage that it is of")
 		flags.DurationVar(&r.life, "life", 0, "how long it lives; 0: until it is ended")
-		flags.IntVar(&r.code, "code", 0, "its exit code at the end of its life")
-		flags.IntVar(&r.only, "only", -1, "the rank whose code that is; -1: everyone's")
+		flags.IntVar(&r.code, "code", 0, "its exit code at the end of its life; 137: it is killed")
+		flags.IntVar(&r.only, "only", -1, "the rank that ends then; -1: everyone")
+		flags.BoolVar(&r.spares, "spares", false, "its exit ends no other rank")
 		flags.BoolVar(&r.deaf, "deaf", false, "ignore TERM")
 		flags.BoolVar(&r.forks, "forks", false, "leave a process behind in another session")
 		flags.DurationVar(&r.pace, "pace", 50*time.Millisecond, "between two lines")
@@ -73,6 +75,7 @@ type rank struct {
 	code, only int
 	deaf       bool
 	forks      bool
+	spares     bool
 }
 
 // self reads who this process is. The attempt is in the mark that the shim gives to
@@ -129,14 +132,22 @@ func (r *rank) run() error {
 		}
 	}
 	exit := func(code int) error {
-		if err := say(witness.Exit, func(x *witness.Record) { x.Code = int32(code) }); err != nil {
+		err := say(witness.Exit, func(x *witness.Record) {
+			if x.Code = int32(code); r.spares {
+				x.State = witness.Spares
+			}
+		})
+		if err != nil {
 			return err
+		}
+		if code == 128+int(syscall.SIGKILL) {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 		os.Exit(code)
 		return nil
 	}
 	var end <-chan time.Time
-	if r.life > 0 {
+	if r.life > 0 && (r.only < 0 || int32(r.only) == me.Rank) {
 		end = time.After(r.life)
 	}
 	beats, lines := time.NewTicker(beat), time.NewTicker(r.pace)
@@ -160,9 +171,6 @@ func (r *rank) run() error {
 				return exit(128 + int(syscall.SIGTERM))
 			}
 		case <-end:
-			if r.only >= 0 && int32(r.only) != me.Rank {
-				return exit(0)
-			}
 			return exit(r.code)
 		}
 	}
@@ -190,6 +198,9 @@ func stray(dir string, forks bool) error {
 		}
 	}
 }
+
+// doubts finds the machines that a cause tells were given up: "spark2 has not answered for 10s".
+var doubts = regexp.MustCompile(`\b(\w+) has (?:not answered|lost)\b`)
 
 // watch writes down what this host is told of all jobs.
 func watch(dir string, every time.Duration) error {
@@ -237,6 +248,7 @@ func ask(ctx context.Context, book *witness.Book, host string, ended map[string]
 		Generation uint64 `json:"generation"`
 		State      string `json:"state"`
 		Code       *int32 `json:"exit_code"`
+		Cause      string `json:"cause"`
 	}
 	if err := json.Unmarshal(out.Bytes(), &jobs); err != nil {
 		return fmt.Errorf("ps --json: %w: %s", err, out.Bytes())
@@ -248,6 +260,9 @@ func ask(ctx context.Context, book *witness.Book, host string, ended map[string]
 		r.Job, r.Name, r.Generation, r.State, r.Code = j.Job, j.Name, j.Generation, j.State, -1
 		if j.Code != nil {
 			r.Code = *j.Code
+		}
+		for _, m := range doubts.FindAllStringSubmatch(j.Cause, 3) { // more names would not fit
+			r.Doubts += " " + m[1]
 		}
 		if was, ok := ended[r.Job]; ok && was.State == r.State && was.Code == r.Code && was.Generation == r.Generation {
 			continue
