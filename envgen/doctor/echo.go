@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -83,6 +84,26 @@ func echo(ctx context.Context, e Echo) (EchoResult, error) {
 	for range answers { // until the reader has ended
 	}
 	return r, nil
+}
+
+// Narrow is how large the packets are, in bytes, that are lost between an address of this machine and another one while
+// small ones are not: as large as the MTU of the NIC that has it. 0: they are not lost, or small ones are too. Where they
+// are it takes 1.6 s.
+func Narrow(ctx context.Context, from, to netip.Addr) int {
+	links, _ := net.Interfaces()
+	for _, l := range links {
+		all, _ := l.Addrs()
+		if !slices.ContainsFunc(all, func(a net.Addr) bool {
+			p, err := netip.ParsePrefix(a.String())
+			return err == nil && p.Addr() == from
+		}) {
+			continue
+		}
+		if r, err := echo(ctx, Echo{From: End{NIC: l.Name, Addr: from, MTU: l.MTU}, To: End{Addr: to}}); err == nil && r.Small && !r.Large {
+			return l.MTU
+		}
+	}
+	return 0
 }
 
 // Ping sends addr one ping by a NIC, whatever the routes say, and waits for the answer until ctx ends.

@@ -246,6 +246,8 @@ type Conn struct {
 	Moved      uint64 `json:"moved"`  // bytes that went either way while it was looked at
 	// Connects: nothing has taken it yet.
 	Connects bool `json:"connects,omitempty"`
+	// Narrow is the size in bytes of packets that are lost on the way while small ones are not; 0: none are known to be.
+	Narrow int `json:"narrow,omitempty"`
 	// Idle is for how long no data has gone either way.
 	Idle time.Duration `json:"idle_ns"`
 }

@@ -2,15 +2,18 @@ package why
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -69,6 +72,29 @@ func connsOf(fs proc.FS, pids []int, before, after map[uint64]*netlink.InetDiagT
 	})
 	slices.SortFunc(listens, netip.AddrPort.Compare)
 	return out[:min(len(out), connsMost)], listens[:min(len(listens), connsMost)]
+}
+
+// narrow asks by pings whether large packets alone are lost where nothing has come back for several times.
+func narrow(ctx context.Context, ranks []*watched) {
+	type ends struct{ from, to netip.Addr }
+	byEnds := map[ends][]*wire.Conn{}
+	for _, k := range ranks {
+		for i, c := range k.look.Conns {
+			if e := (ends{c.Local.Addr(), c.Remote.Addr()}); c.Tries >= unanswered && c.MinRTT > 0 && e.from.Is4() && !e.to.IsLoopback() {
+				byEnds[e] = append(byEnds[e], &k.look.Conns[i])
+			}
+		}
+	}
+	var asked sync.WaitGroup
+	for e, conns := range byEnds {
+		asked.Go(func() {
+			lost := doctor.Narrow(ctx, e.from, e.to)
+			for _, c := range conns {
+				c.Narrow = lost
+			}
+		})
+	}
+	asked.Wait()
 }
 
 // leastRTT is 0 where nothing has come back yet: the kernel has all bits set then (tcp_min_rtt, tcp_init_sock).

@@ -135,6 +135,33 @@ func (e Evidence) computes(all []wire.RankLook) []wire.WhyFinding {
 	return []wire.WhyFinding{f}
 }
 
+// offGPU is the only rank that has nothing on a GPU: it computes, and nothing goes between it and the others meanwhile.
+func (e Evidence) offGPU(all []wire.RankLook) []wire.WhyFinding {
+	var late, rest []wire.RankLook
+	for _, r := range all {
+		i := slices.IndexFunc(e.Looks, func(l wire.NodeLook) bool { return l.Host == r.Host })
+		if i < 0 || len(e.Looks[i].Machine.GPUs) == 0 || e.Looks[i].Machine.At.Sub(r.Since) < lasts {
+			return nil
+		}
+		u, known := useOf(e.Looks[i].Machine, r)
+		switch {
+		case !known:
+			return nil
+		case u.GPUMemory == nil || *u.GPUMemory == 0:
+			late = append(late, r)
+		default:
+			rest = append(rest, r)
+		}
+	}
+	if len(late) != 1 || len(rest) == 0 || !spins(late[0]) || !joined(all) || silent(all) < window {
+		return nil
+	}
+	f := waitFinding(e, late, rest, 60, "")
+	f.Code, f.Text = "off-gpu", fmt.Sprintf("rank %d on %s computes on the processor, and has nothing on its GPU, as all others have: %s for it",
+		late[0].Rank, late[0].Host, wait(rest))
+	return []wire.WhyFinding{f}
+}
+
 // throughout counts the past minutes of a rank, but for that of its start, if something holds of its use in all of them;
 // else it is 0.
 func (e Evidence) throughout(r wire.RankLook, holds func(cores float64) bool) (minutes int) {

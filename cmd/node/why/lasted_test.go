@@ -45,6 +45,19 @@ func forEver(e *Evidence) {
 	r.CPU, r.Top, r.Main = 1, 1, wire.ThreadLook{State: "R"}
 }
 
+// offGPU has one use a core, and the others the GPUs.
+func offGPU(e *Evidence, one int) {
+	forEver(e)
+	goOn(e, 1)
+	for i := range e.Looks {
+		m := &e.Looks[i].Machine
+		m.GPUs = []usage.GPU{{}}
+		if i != one {
+			m.Ranks[0].GPUMemory = new(int64(2 << 30))
+		}
+	}
+}
+
 // saves has rank 0 write for a minute, while others wait for it.
 func saves(e *Evidence, rate, waits float64) {
 	each(e, 0, idles("lock"))
@@ -118,6 +131,23 @@ var waitRows = map[string]rankRow{
 		forEver(e)
 		e.Looks[2].Ranks[0].CPU = 0.7
 		goOn(e, 9)
+	}, ""},
+	"one is not on its GPU": {func(e *Evidence) { offGPU(e, 1) }, "off-gpu:1:spark2"},
+	"one is not on its GPU, nor another": {func(e *Evidence) {
+		offGPU(e, 1)
+		e.Looks[2].Machine.Ranks[0].GPUMemory = nil
+	}, ""},
+	"one is not on its GPU, and does nothing": {func(e *Evidence) {
+		offGPU(e, 1)
+		e.Looks[1].Ranks[0].CPU, e.Looks[1].Ranks[0].Top = 0.2, 0.2
+	}, ""},
+	"one is not on its GPU, and talks to the others": {func(e *Evidence) {
+		offGPU(e, 1)
+		each(e, -1, func(r *wire.RankLook) {
+			for i := range r.Conns {
+				r.Conns[i].Idle = 100 * time.Millisecond
+			}
+		})
 	}, ""},
 	"one sleeps, and none is connected to another": {func(e *Evidence) {
 		each(e, 2, idles("poll"))

@@ -101,6 +101,7 @@ func (w *Why) node(ctx context.Context, r wire.LookRequest) (wire.NodeLook, erro
 		k.look.Awaits = w.awaits(k, after)
 		w.environment(k)
 	}
+	narrow(ctx, ranks)
 	if r.Stacks {
 		w.stacks(ctx, ranks)
 	}

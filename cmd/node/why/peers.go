@@ -86,7 +86,7 @@ func (e Evidence) peers() (out []wire.WhyFinding) {
 		out = byStacks(e, all)
 	}
 	if len(out) == 0 && len(all) > 1 {
-		out = append(e.slowest(all), e.computes(all)...)
+		out = slices.Concat(e.slowest(all), e.computes(all), e.offGPU(all))
 	}
 	if i := slices.IndexFunc(all, func(r wire.RankLook) bool { return len(r.Dumps) > 0 }); i >= 0 && len(sure(out)) == 0 {
 		r := all[i]

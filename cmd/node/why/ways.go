@@ -33,6 +33,7 @@ type way struct {
 	sent, again uint32
 	total, lost uint32 // since they were made
 	tries       uint8
+	narrow      int
 	queued      uint32
 	rtt, least  time.Duration // of the best of them
 	bulk        time.Duration // round trip of the best that moves many packets, which are answered at once; 0: none does
@@ -59,6 +60,7 @@ func (e Evidence) ways() []way {
 					w.example, w.rank = c, r.Rank
 				}
 				w.sent, w.again, w.queued, w.tries = w.sent+c.Sent, w.again+c.Again, w.queued+c.Queued, max(w.tries, c.Tries)
+				w.narrow = max(w.narrow, c.Narrow)
 				w.total, w.lost = w.total+c.Total, w.lost+c.TotalAgain
 				w.rtt, w.least = shorter(w.rtt, c.RTT), shorter(w.least, c.MinRTT)
 				if c.Sent >= many && (w.bulk == 0 || c.RTT < w.bulk) {
@@ -78,6 +80,9 @@ func (e Evidence) ways() []way {
 
 // shorter is that of two round trips; 0 is none.
 func shorter(a, b time.Duration) time.Duration { return min(cmp.Or(a, b), cmp.Or(b, a)) }
+
+// unanswered is how often in a row a segment has been sent again that gets no answer.
+const unanswered = 3
 
 // far is from which best round trip a network of one room is slow; crowded, which packets before a slow link make.
 // A question each 10 ms has that round trip, as its answer is acknowledged with the next one: so many packets in the
@@ -142,7 +147,7 @@ func beside(all []way, of way) (best time.Duration) {
 // trouble is what is wrong with a way, beside the round trip of others; empty: nothing.
 func (w way) trouble(others time.Duration) string {
 	switch {
-	case w.tries >= 3:
+	case w.tries >= unanswered:
 		return "no-answer"
 	case w.again >= 2 && w.again*50 >= w.sent, w.again+uint32(w.tries) >= 1 && w.lost >= 10 && w.lost*50 >= w.total:
 		return "loses-packets"
@@ -189,6 +194,10 @@ func (e Evidence) ofHost(code, host string, ways []way, fine int) wire.WhyFindin
 			f.Text = fmt.Sprintf("%s takes no connection at port %d, where a rank listens, and its agent answers: a packet filter drops "+
 				"it, or the network on the way", host, w.example.Remote.Port())
 			f.Remedy = "nft list ruleset   # on " + host
+		}
+		if i := slices.IndexFunc(ways, func(w way) bool { return w.narrow > 0 }); i >= 0 {
+			f.Text = fmt.Sprintf("packets of %d bytes are lost %s, and small ones are not: a switch or a cable on the way takes less (MTU)",
+				ways[i].narrow, between)
 		}
 	case "loses-packets":
 		sent, again := uint32(0), uint32(0)
