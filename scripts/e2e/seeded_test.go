@@ -212,7 +212,7 @@ func TestWitnessCatches(t *testing.T) {
 				t.Log("the edits fit; it runs with -seeded-all")
 				return
 			}
-			s := newStorm(t, build(t, sources), 3, witness.Bounds{Kill: 3 * time.Second, StartTimeout: 3 * time.Second, Settle: time.Second})
+			s := newStorm(t, build(t, sources), 3, witness.Bounds{Kill: 3 * time.Second, Tell: 10 * time.Second, StartTimeout: 3 * time.Second, Settle: time.Second})
 			began := time.Now()
 			var caught *witness.Violation
 			s.rage(1, 90*time.Second, func() bool {

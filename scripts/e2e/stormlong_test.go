@@ -63,6 +63,7 @@ func (s *storm) rounds(seed uint64, d time.Duration) {
 		s.watchAll()
 		s.rage(seed<<16|n, min(*stormRound, time.Until(end)), func() bool { return false }, acts...)
 		s.tell("all is whole again")
+		time.Sleep(s.bounds.Settle + s.bounds.Tell) // what is not told by then never is
 		s.judge()
 		s.modelIsWhole()
 		s.nothingLeft(first)

@@ -61,7 +61,7 @@ func TestWitnessStorm(t *testing.T) {
 		check(t, err)
 		t.Run(size+" hosts", func(t *testing.T) {
 			t.Logf("again with: -storm %s -storm-seed %d -storm-hosts %s", *stormFor/time.Duration(len(sizes)), seed, size)
-			bounds := witness.Bounds{Kill: 10 * time.Second, StartTimeout: 15 * time.Second, Settle: 5 * time.Second}
+			bounds := witness.Bounds{Kill: 10 * time.Second, Tell: 30 * time.Second, StartTimeout: 15 * time.Second, Settle: 5 * time.Second}
 			if next == "" {
 				s := newStorm(t, binary, nodes, bounds)
 				s.rage(seed, *stormFor, func() bool { return false }, everything...)

@@ -138,7 +138,7 @@ func (c *checker) heard() {
 			if e.Code == 0 || e.State == Spares {
 				continue
 			}
-			limit := c.calm(e.Boot, c.Kill)
+			limit := c.calm(e.Boot, c.Tell)
 			if last := l.latest(); last.Boot > limit {
 				c.broken("P10", limit, "%s: rank %d exited with %d on %s, and process %d of rank %d lived on %s, %s later", k, e.Rank, e.Code, e.Host,
 					last.PID, last.Rank, last.Host, span(last.Boot-e.Boot))
@@ -148,7 +148,7 @@ func (c *checker) heard() {
 		if !began || len(l.exits) < int(first.World) {
 			continue
 		}
-		limit := c.calm(all, c.Kill)
+		limit := c.calm(all, c.Tell)
 		if i := slices.IndexFunc(states[k], func(r Record) bool { return r.Boot > limit }); i >= 0 {
 			r := states[k][i]
 			c.broken("P10", limit, "%s: every rank had exited, and %s was told that it is %s, %s later", k, r.Host, r.State, span(r.Boot-all))

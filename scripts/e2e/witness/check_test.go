@@ -207,7 +207,7 @@ func TestCheck(t *testing.T) {
 			if tt.h.Births == nil {
 				tt.h.Births = prepared
 			}
-			tt.h.Bounds = Bounds{Kill: 3 * time.Second, StartTimeout: 10 * time.Second, Settle: 2 * time.Second}
+			tt.h.Bounds = Bounds{Kill: 3 * time.Second, Tell: 3 * time.Second, StartTimeout: 10 * time.Second, Settle: 2 * time.Second}
 			var got []string
 			found := Check(tt.h)
 			for _, v := range found {

@@ -27,6 +27,9 @@ type Bounds struct {
 	// Kill is how long a process may outlive its generation: the bar's kill
 	// bound, and what a busy machine takes.
 	Kill time.Duration
+	// Tell is how long it may take until what a rank's exit asks for is done everywhere: on a busy machine a leader may have
+	// to be elected more than once meanwhile.
+	Tell time.Duration
 	// StartTimeout is the jobs' own. Kill is added to it.
 	StartTimeout time.Duration
 	// Settle is the time after a fault in which the cluster finds itself again.
