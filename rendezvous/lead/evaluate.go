@@ -255,6 +255,8 @@ func (r *run) notStarted() string {
 			late = append(late, p.Host+" is prepared and waiting")
 		case p.phase == launcher.PhaseStarted:
 			late = append(late, p.Host+" was told to start and has not started all its ranks")
+		case p.does != "":
+			late = append(late, fmt.Sprintf("%s is still preparing (%s)", p.Host, p.does))
 		default:
 			late = append(late, p.Host+" is still preparing")
 		}

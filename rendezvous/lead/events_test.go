@@ -119,7 +119,7 @@ func TestNoneStartsBeforeAllArePrepared(t *testing.T) {
 func TestStartTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
-		w.nodes[1].slow = time.Hour
+		w.nodes[1].slow, w.nodes[1].does = time.Hour, "pulls train:1: 1 MiB of 9 GiB"
 		w.ready()
 		s := spec("jjjj", 2, 1)
 		s.StartTimeout = 30 * time.Second
@@ -129,7 +129,8 @@ func TestStartTimeout(t *testing.T) {
 		}
 		out := mustOutcome(t, w, "jjjj")
 		if out.End != rendezvous.Failed || out.ExitCode != 125 ||
-			!strings.Contains(out.Cause, "not started within 30s: spark1 is prepared and waiting, spark2 is still preparing") {
+			!strings.Contains(out.Cause, "not started within 30s: spark1 is prepared and waiting, "+
+				"spark2 is still preparing (pulls train:1: 1 MiB of 9 GiB)") {
 			t.Errorf("outcome %+v", out)
 		}
 		if took := time.Since(began); took > 31*time.Second {

@@ -27,6 +27,7 @@ type fakeNode struct {
 	deaf    bool          // its ranks ignore TERM
 	stuck   string        // why its ranks survive KILL; empty: they do not
 	slow    time.Duration // to prepare
+	does    string        // what it tells of that
 	ahead   time.Duration // its clock
 	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
 	booted  time.Time
@@ -240,6 +241,9 @@ func (n *fakeNode) prepare(a *launcher.Assignment) {
 	}
 	tr := &fakeTry{LedgerEntry: launcher.LedgerEntry{Key: a.Key}, a: a}
 	n.ledger[a.Key] = tr
+	if n.does != "" {
+		n.emit(launcher.Event{Key: a.Key, Kind: launcher.Preparing, Text: n.does})
+	}
 	n.later(n.slow+time.Millisecond, func() {
 		switch {
 		case tr.Phase != launcher.PhaseNone:

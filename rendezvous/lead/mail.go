@@ -118,6 +118,7 @@ func (r *run) event(ev launcher.Event) {
 		if until := time.Now().Add(r.job.Spec.StartTimeout); p.phase == launcher.PhaseNone && until.After(r.deadline) {
 			r.deadline = until
 		}
+		p.does = ev.Text
 		r.tell(rendezvous.Progress{Step: rendezvous.StepPreparing, Host: p.Host, Text: ev.Text})
 	case launcher.Prepared:
 		p.image = ev.Image

@@ -106,6 +106,7 @@ type placement struct {
 	rejoined int
 
 	preparing       bool
+	does            string         // the last that it told of that; empty: nothing yet
 	starting, asked uint8          // steps, as bits, that it was told to start and to probe
 	ending          *time.Duration // the grace of the End that was sent
 }
