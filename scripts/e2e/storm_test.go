@@ -316,11 +316,16 @@ func (s *storm) history(logs bool) witness.History {
 	return h
 }
 
+// outputs are the folders for the output of what was prepared on a host.
+func (s *storm) outputs(host string) []string {
+	all, _ := filepath.Glob(filepath.Join("/var/tmp/sparkrun-lab", s.name, "hosts", host, "lib/logs/*/*"))
+	return all
+}
+
 // seeBirths looks at the folders for output on the hosts' disks, before they are too many to be kept.
 func (s *storm) seeBirths() {
 	for _, host := range other(s.nodes) {
-		tries, _ := filepath.Glob(filepath.Join("/var/tmp/sparkrun-lab", s.name, "hosts", host, "lib/logs/*/*"))
-		for _, path := range tries {
+		for _, path := range s.outputs(host) {
 			gen, err := strconv.ParseUint(filepath.Base(path), 10, 64)
 			s.mu.Lock()
 			_, seen := s.births[path]

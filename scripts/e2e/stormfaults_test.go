@@ -86,9 +86,13 @@ func killsPrepared(p *player) {
 	}
 	p.rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 	p.broken(witness.Agent, rest[:1], "its agent is stopped while a job is prepared", func() {
+		before := p.outputs(rest[1])
 		p.signal(rest[0], syscall.SIGSTOP)
 		p.launch(leader, []string{"--nodes", strconv.Itoa(p.nodes)}, []string{"--life", "2s"})
-		p.about(time.Second)
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && len(p.outputs(rest[1])) <= len(before); {
+			time.Sleep(50 * time.Millisecond)
+		}
+		p.about(200 * time.Millisecond)
 		p.agentDown(rest[1])
 		p.signal(rest[0], syscall.SIGCONT)
 	})

@@ -122,12 +122,28 @@ func (c *checker) gone() {
 	}
 }
 
-// heard is P10: where a rank fails the others are ended, and when all have exited the job is not told to go on.
+// heard is P10: where a rank fails the others are ended, when all have exited the job is not told to go on, and what is
+// being ended ends.
 func (c *checker) heard() {
-	states := map[Key][]Record{}
+	states, ends := map[Key][]Record{}, map[Key]int64{}
 	for _, r := range c.Records {
-		if at := rankOf(r.State); r.Kind == State && (at == starting || at == running || r.State == "ending") {
+		if r.Kind != State {
+			continue
+		}
+		switch at := rankOf(r.State); {
+		case r.State == "ending":
+			if ends[r.Key()] == 0 || r.Until < ends[r.Key()] {
+				ends[r.Key()] = r.Until
+			}
+			fallthrough
+		case at == starting || at == running:
 			states[r.Key()] = append(states[r.Key()], r)
+		}
+	}
+	for k, since := range ends {
+		limit := c.calm(since, c.Tell+c.Kill)
+		if i := slices.IndexFunc(states[k], func(r Record) bool { return r.Boot > limit }); i >= 0 {
+			c.broken("P10", limit, "%s: it was being ended, and still was %s later, as %s was told", k, span(states[k][i].Boot-since), states[k][i].Host)
 		}
 	}
 	for _, k := range c.keys {

@@ -174,6 +174,8 @@ func TestCheck(t *testing.T) {
 		"all exit":                       {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 0), told(10, "spark1", 1, "running", -1))}, ""},
 		"all exit, and it is not noted":  {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 0), told(12, "spark1", 1, "running", -1))}, "P10"},
 		"all exit, and it ends for ever": {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 3), told(12, "spark1", 1, "ending", -1))}, "P10"},
+		"it ends for long":               {History{Records: []Record{told(1, "spark1", 1, "ending", -1), told(7, "spark1", 1, "ending", -1)}}, ""},
+		"it ends for ever":               {History{Records: []Record{told(1, "spark1", 1, "ending", -1), told(8, "spark1", 1, "ending", -1)}}, "P10"},
 		"one exits, and it goes on":      {History{Records: append(ran(one, 1, 20), exit(8, 0, 0), told(12, "spark1", 1, "running", -1))}, ""},
 
 		"read whole":             {History{Records: lines, Logs: []Log{read(one, 0, whole...)}}, ""},
