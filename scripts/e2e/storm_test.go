@@ -220,7 +220,7 @@ func (s *storm) rage(seed uint64, d time.Duration, seen func() bool, acts ...act
 			}
 			wave.Wait()
 			if s.together > 1 && rng.IntN(3) == 0 { // time for what has to come within a time
-				(&player{rng: rng, over: over}).about(2 * s.bounds.Kill)
+				(&player{rng: rng, over: over}).about(s.bounds.Kill)
 			}
 		})
 	})

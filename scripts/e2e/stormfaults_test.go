@@ -25,7 +25,7 @@ var (
 	}
 	stormy = []act{
 		{"launch in containers", 1, false, launchesContainers}, {"MPI", 1, false, launchesMPI}, {"pull a model", 1, false, pulls}, {"serve", 1, false, serves}, {"ask the gateway", 2, false, requests},
-		{"launch, and cut a host of it", 2, true, cutsOff}, {"kill an agent that has prepared", 3, true, killsPrepared},
+		{"launch, and cut a host of it", 2, true, cutsOff}, {"kill an agent that has prepared", 4, true, killsPrepared},
 		{"kill all agents", 1, true, killsAll}, {"take all power", 1, true, losesAllPower}, {"starve an agent", 1, true, starves},
 		{"drop what a host sends or gets", 2, true, dropsOneWay}, {"drop what two hosts send each other", 2, true, dropsBetween},
 		{"lose some packets", 2, true, losesSome}, {"delay packets", 1, true, delays},
