@@ -92,7 +92,7 @@ func killsPrepared(p *player) {
 		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && len(p.outputs(rest[1])) <= len(before); {
 			time.Sleep(50 * time.Millisecond)
 		}
-		p.about(200 * time.Millisecond)
+		p.about(time.Second) // it may have been another job's
 		p.agentDown(rest[1])
 		p.signal(rest[0], syscall.SIGCONT)
 	})
