@@ -98,6 +98,21 @@ var bugs = []seeded{
 		},
 		acts: []act{{"launch", 1, false, launchesForLong}},
 	},
+	{
+		name: "a stop does not wait for who is away", property: "P6",
+		edits: []edit{{"rendezvous/lead/run.go", `p.lost != "" && !r.mustProve()`, `(p.lost != "" || r.noMore) && !r.mustProve()`}},
+		acts:  []act{{"launch, and stop it while an agent is away", 1, true, stopsWithoutOne}},
+	},
+	{
+		name: "an exit is told when no other rank is left", property: "P10",
+		edits: []edit{{"launcher/shim/attempt.go", "case r.open == 0 && r.mpi.heard():", "case r.open == 0 && childless && r.mpi.heard():"}},
+		acts:  []act{{"launch what fails", 1, false, launchesFailing}},
+	},
+	{
+		name: "who was prepared when its agent died is not listened to", property: "P10",
+		edits: []edit{{"launcher/agent/attempt.go", "if t.kept && t.entry.Phase != launcher.PhaseEnded {", "if t.kept && t.entry.Phase == launcher.PhaseStarted {"}},
+		acts:  []act{{"kill an agent that has prepared", 1, true, func(p *player) { killsPrepared(p); p.about(30 * time.Second) }}},
+	},
 }
 
 func launchesOften(p *player) {
@@ -138,6 +153,25 @@ func haltsLeader(p *player) {
 func launchesForLong(p *player) {
 	p.launch(p.host(), []string{"--on", "spark1,spark2,spark3"}, nil)
 	p.about(10 * time.Second)
+}
+
+func launchesFailing(p *player) {
+	p.launch(p.host(), []string{"--nodes", "1", "--nproc-per-node", "2"}, []string{"--life", "1s", "--code", "3", "--only", "0"})
+	p.about(5 * time.Second)
+}
+
+// stopsWithoutOne stops a job whose ranks take their time while one of their agents is down.
+func stopsWithoutOne(p *player) {
+	p.launch("spark1", []string{"--on", "spark1,spark2,spark3"}, []string{"--deaf"})
+	p.about(3 * time.Second)
+	host := p.pick(other(p.nodes, p.leader("spark1"))...)
+	p.broken(witness.Agent, []string{host}, "its agent is killed", func() {
+		p.killAgent(host)
+		p.stop(p.pick(other(p.nodes, host)...), p.names[len(p.names)-1])
+		p.about(3 * time.Second)
+		p.do("start", host, "--agent")
+	})
+	p.about(2 * time.Second)
 }
 
 func launchesForks(p *player) {

@@ -88,7 +88,7 @@ func killsPrepared(p *player) {
 	p.broken(witness.Agent, rest[:1], "its agent is stopped while a job is prepared", func() {
 		before := p.outputs(rest[1])
 		p.signal(rest[0], syscall.SIGSTOP)
-		p.launch(leader, []string{"--nodes", strconv.Itoa(p.nodes)}, []string{"--life", "2s"})
+		p.launch(leader, []string{"--nodes", strconv.Itoa(p.nodes), "--start-timeout", "15s"}, []string{"--life", "2s"})
 		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && len(p.outputs(rest[1])) <= len(before); {
 			time.Sleep(50 * time.Millisecond)
 		}

@@ -37,7 +37,7 @@ func testWindow(t *testing.T, l *lab) {
 
 	// A shell's own job control: what Ctrl-Z stops goes on by fg.
 	at("spark1", 0, []string{"see:# ", `type:sparkrun launch --name paused exec --on spark2,spark3 -- sh -c 'while :; do echo on$((6*7)); sleep 0.2; done'\r`,
-		"see:on42", `type:\x1a`, "see:Stopped", `type:sparkrun ps paused\r`, "see:suspended on spark2,spark3", `type:fg\r`, "see:on42", "see:on42",
+		"see:on42", `type:\x1a`, "see:Stopped", `ask:sparkrun ps paused\r=suspended on spark2,spark3`, `type:fg\r`, "see:on42", "see:on42",
 		`type:\x03`, "see:stopped", "see:# ", `type:exit 0\r`}, "bash", "--norc", "-i")
 	if out := l.on("spark1", "sparkrun", "ps").must(t).out; strings.Contains(out, "window") || strings.Contains(out, "paused") {
 		t.Errorf("left: %s", out)

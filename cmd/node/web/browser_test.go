@@ -2,6 +2,8 @@ package web
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +185,31 @@ func TestBrowserFollowsOutput(t *testing.T) {
 	s.more <- "step 4\n"
 	c.Shows("it goes on", `document.querySelectorAll("#lines li").length === 10`)
 	c.Calm()
+}
+
+// BenchmarkFirstPicture is how long an overview of 64 machines takes until it is seen, once a browser has started: from the
+// link to the answer, and to the first paint, in ms (the median).
+func BenchmarkFirstPicture(b *testing.B) {
+	s := newSite(b, 64)
+	c := webtest.New(b, nil)
+	var answered, painted []float64
+	for b.Loop() {
+		c.Go(s.link(alice))
+		c.Shows("the machines", `document.querySelectorAll(".machine").length === 64`)
+		c.Shows("the first paint", `performance.getEntriesByName("first-contentful-paint").length === 1`)
+		for of, to := range map[string]*[]float64{`getEntriesByType("navigation")[0].responseEnd`: &answered,
+			`getEntriesByName("first-contentful-paint")[0].startTime`: &painted} {
+			ms, err := strconv.ParseFloat(c.Text("String(performance."+of+")"), 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			*to = append(*to, ms)
+		}
+	}
+	for unit, of := range map[string][]float64{"ms-answered": answered, "ms-painted": painted} {
+		slices.Sort(of)
+		b.ReportMetric(of[len(of)/2], unit)
+	}
 }
 
 // BenchmarkPage is what the overview of 64 machines costs the agent, each time that it moves.
