@@ -233,3 +233,25 @@ func TestStuckChild(t *testing.T) {
 		t.Errorf("files: %+v", f)
 	}
 }
+
+// Of a rank that holds others up is told what for, whether they sleep or spin.
+func TestHeldUp(t *testing.T) {
+	for name, tt := range map[string]struct {
+		others func(*wire.RankLook)
+		want   string
+	}{
+		"sleep": {idles("lock"), "rank 1 on spark2 waits for upload (pid 7), which python3 has started, and ranks 0, 2 wait for it"},
+		"spin": {func(r *wire.RankLook) { r.CPU, r.Top, r.Main = 1.02, 1, wire.ThreadLook{State: "R", Ran: 30} },
+			"rank 1 on spark2 waits for upload (pid 7), which python3 has started, while others use all of a core: they may wait for it"},
+	} {
+		e := running()
+		each(&e, -1, tt.others)
+		r := &e.Looks[1].Ranks[0]
+		idles("sleep")(r)
+		r.Under, r.Name, r.PID = "python3", "upload", 7
+		goOn(&e, 1)
+		if found := Rank(e); len(found) == 0 || found[0].Text != tt.want {
+			t.Errorf("others %s: %+v", name, found)
+		}
+	}
+}

@@ -119,12 +119,8 @@ func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string)
 	f := wire.WhyFinding{Code: "waits-for-rank", Sure: sure, Rank: new(l.Rank), Host: l.Host,
 		Text:   fmt.Sprintf("%s on %s is behind: %s for it%s", list(late), l.Host, wait(waiting), in),
 		Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, l.Rank)}
-	switch {
-	case l.Main.In == "input":
-		f.Text = fmt.Sprintf("%s on %s waits for its standard input, and %s for it%s", list(late), l.Host, wait(waiting), in)
-	case l.Under != "":
-		f.Text = fmt.Sprintf("%s on %s waits for %s (pid %d), which %s has started, and %s for it%s", list(late), l.Host, l.Name,
-			l.PID, l.Under, wait(waiting), in)
+	if what := heldBy(l); what != "" {
+		f.Text = fmt.Sprintf("%s on %s waits for %s, and %s for it%s", list(late), l.Host, what, wait(waiting), in)
 	}
 	if len(late) > 1 {
 		f.Text = fmt.Sprintf("%s are behind: %s for them%s", list(late), wait(waiting), in)
@@ -139,6 +135,17 @@ func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string)
 		}
 	}
 	return f
+}
+
+// heldBy is what a rank waits for that is no other rank; empty: that is not known.
+func heldBy(l wire.RankLook) string {
+	switch {
+	case l.Main.In == "input":
+		return "its standard input"
+	case l.Under != "":
+		return fmt.Sprintf("%s (pid %d), which %s has started", l.Name, l.PID, l.Under)
+	}
+	return ""
 }
 
 // recorder tells of what NCCL's flight recorder has left, and how it is read.
@@ -245,8 +252,11 @@ func byKernel(e Evidence, all []wire.RankLook) []wire.WhyFinding {
 	}
 	f := waitFinding(e, late, waiting, sure, "")
 	if sure < 60 {
-		f.Text = fmt.Sprintf("%s on %s sleeps, while others use all of a core: they may wait for it", list(late),
-			late[0].Host)
+		does := "sleeps"
+		if what := heldBy(late[0]); what != "" {
+			does = "waits for " + what
+		}
+		f.Text = fmt.Sprintf("%s on %s %s, while others use all of a core: they may wait for it", list(late), late[0].Host, does)
 	}
 	if why := late[0].Unseen; why != "" {
 		f.Evidence = append(f.Evidence, "where in the program is not known: "+why)
