@@ -60,10 +60,12 @@ func (e Evidence) starting(l wire.NodeLook) (out []wire.WhyFinding) {
 		return []wire.WhyFinding{f}
 	}
 	for _, s := range l.Starts {
-		switch {
-		case strings.HasPrefix(s.Text, "pulls ") && s.Still >= 2*lasts: // others wait for the like of that
+		switch image, pulls := strings.CutPrefix(s.Text, "pulls "); {
+		case pulls && s.Still >= 2*lasts: // others wait for the like of that
+			image, _, _ = strings.Cut(image, ": ") // how much of it is here
 			out = append(out, wire.WhyFinding{Code: "start-stalls", Sure: 50, Host: l.Host, Text: e.startText(l, s) +
-				", and has not moved for " + s.Still.Round(time.Second).String(), Remedy: "sparkrun why " + l.Host})
+				", and nothing of it has come for " + s.Still.Round(time.Second).String(),
+				Remedy: fmt.Sprintf("docker pull %s   # on %s", image, l.Host)})
 		case s.Brief && s.For >= briefly:
 			out = append(out, wire.WhyFinding{Code: "start-stuck", Sure: 60, Host: l.Host, Text: e.startText(l, s) +
 				": that takes a moment, unless a disk does not answer", Remedy: "sparkrun why " + l.Host})
