@@ -92,11 +92,7 @@ func echo(ctx context.Context, e Echo) (EchoResult, error) {
 func Narrow(ctx context.Context, from, to netip.Addr) int {
 	links, _ := net.Interfaces()
 	for _, l := range links {
-		all, _ := l.Addrs()
-		if !slices.ContainsFunc(all, func(a net.Addr) bool {
-			p, err := netip.ParsePrefix(a.String())
-			return err == nil && p.Addr() == from
-		}) {
+		if !slices.ContainsFunc(addresses(l), func(p netip.Prefix) bool { return p.Addr() == from }) {
 			continue
 		}
 		if r, err := echo(ctx, Echo{From: End{NIC: l.Name, Addr: from, MTU: l.MTU}, To: End{Addr: to}}); err == nil && r.Small && !r.Large {
@@ -135,13 +131,23 @@ func addressFor(nic string, other netip.Addr) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	all, _ := link.Addrs() // without one the kernel chooses
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Contains(other) {
+	for _, p := range addresses(*link) { // without one the kernel chooses
+		if p.Contains(other) {
 			return p.Addr()
 		}
 	}
 	return netip.Addr{}
+}
+
+// addresses are a NIC's, each with its subnet.
+func addresses(link net.Interface) (all []netip.Prefix) {
+	addrs, _ := link.Addrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // unwrapped is the kernel's error without "write ip 10.0.0.1->10.0.0.2: sendto:".
