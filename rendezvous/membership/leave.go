@@ -103,10 +103,13 @@ func (m *Membership) beRemoved(_ context.Context, c wire.Caller, _ wire.Empty) (
 	return wire.Empty{}, nil
 }
 
+// goodByeWithin bounds the good-bye by gossip.
+const goodByeWithin = 4 * time.Second
+
 // goodBye ends the membership on this node once the answer is out.
 func (m *Membership) goodBye() {
 	if g := m.keys.gossip.Load(); g != nil {
-		if err := g.Leave(4 * time.Second); err != nil {
+		if err := g.Leave(goodByeWithin); err != nil {
 			m.log.Warn("say good-bye by gossip", "error", err)
 		}
 	}

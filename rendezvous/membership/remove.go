@@ -15,8 +15,8 @@ import (
 
 const (
 	removeWithin = 25 * time.Second
-	// tellRemoved bounds the call to the machine that is removed; it need not answer.
-	tellRemoved = 3 * time.Second
+	// tellRemoved bounds the call to the machine that is removed; it need not answer. One that does says good-bye first.
+	tellRemoved = goodByeWithin + 3*time.Second
 )
 
 // removeNode removes a member for good, whether it answers or not: see
