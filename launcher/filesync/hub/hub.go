@@ -125,7 +125,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.DialContext = (&net.Dialer{Timeout: cfg.Idle}).DialContext // net/http has 30 s
-		t.MaxIdleConnsPerHost = 16
+		t.MaxIdleConnsPerHost, t.IdleConnTimeout = 16, 30*time.Second
 		t.DisableCompression = true // a range of a compressed file is none of the file
 		cfg.Transport = t
 	}
