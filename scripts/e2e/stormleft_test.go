@@ -49,9 +49,9 @@ func (was holding) beyond(now holding, nodes int) []string {
 }
 
 // stays is what a node keeps of its life: `sparkrun help operations`, and "On disk" in cmd/node/DESIGN.md. Of an engine, what
-// it mounts for itself. Of MPICH, what it takes away once all ranks have it: if ended before, it leaves that under its
-// own mpiexec too.
-var stays = regexp.MustCompile(`^mount /run/docker/|^file /dev/shm/mpich_shm_|^state \./(containers$|audit\.log|raft\.old|failover\.json|addresses\.json|netplan|logs|compiled|models|stage|orders)`)
+// it mounts for itself. Of MPICH and its UCX, what they take away once all ranks have it: where ranks are killed before, it
+// stays under MPICH's own mpiexec too.
+var stays = regexp.MustCompile(`^mount /run/docker/|^file /dev/shm/(mpich_shm_|ucx_shm_posix_)|^state \./(containers$|audit\.log|raft\.old|failover\.json|addresses\.json|netplan|logs|compiled|models|stage|orders)`)
 
 // dumps has the agents of all hosts tell their goroutines and end, counts them, and starts them again.
 func (s *storm) dumps() map[string]int {
