@@ -150,6 +150,11 @@ func (c *checker) checkDuplicates() {
 	}
 }
 
+// SameAddress reports whether a finding is that another host has an address of this one.
+func SameAddress(f envgen.Finding, host string) bool {
+	return f.Code == CodeDuplicateAddress && strings.Contains(f.Evidence, " on "+host+" ")
+}
+
 // portOf is the port of an interface; nil where it is not a fabric port's.
 func (c *checker) portOf(h *host, nic string) *port {
 	if i, ok := h.byName[nic]; ok {

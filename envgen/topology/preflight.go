@@ -179,8 +179,8 @@ func (j job) orderDiffers() bool {
 // says where it leads counts where another node of the job has such a port too.
 func (j job) between(f envgen.Finding) bool {
 	v, chosen := j.nodes[f.Node]
-	if f.Code == CodeCableSwapped {
-		chosen = true // the finding is where the plug is, and the address may be another node's
+	if f.Code == CodeCableSwapped || f.Code == CodeDuplicateAddress {
+		chosen = true // the finding is where the plug or the address is, and the fault may be another node's
 	}
 	if !chosen {
 		return false

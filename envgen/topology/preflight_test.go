@@ -100,6 +100,8 @@ var preflightTable = []preflightRow{
 	{name: "--fabric-port of one port too many", file: "findings/fabric-port-unknown.txt", warn: []string{"fabric-port-unknown@spark1/"}},
 
 	{name: "one address twice, one way left", file: "findings/duplicate-address.txt", warn: []string{"duplicate-address@spark2" + p0}},
+	{name: "the address of one is another one's too, which is not of the job", file: "switch-by-address.txt",
+		lines: []string{"set spark3/0a addr=192.168.177.12/24"}, hosts: []string{"spark1", "spark2"}, warn: []string{"duplicate-address@spark3" + p0}},
 	{name: "addresses twice, no way left", file: "pair.txt", lines: []string{"set spark2/0a addr=10.10.1.11/24", "set spark2/0b addr=10.10.2.11/24"},
 		want: []string{"duplicate-address@spark2" + p0}},
 	{name: "prefix lengths differ", file: "pair.txt", lines: []string{"set spark2/0a addr=10.10.1.12/28", "set spark2/0b addr=10.10.2.12/28"},

@@ -3,6 +3,7 @@ package proc
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -85,6 +86,26 @@ func (fs FS) WaitsForOwn(pid, tid int) bool {
 func (fs FS) File(pid, fd int) string {
 	to, _ := os.Readlink(fs.path(pid, "fd/"+strconv.Itoa(fd)))
 	return to
+}
+
+// Readers are the processes that may read the pipe to which a descriptor of one writes.
+func (fs FS) Readers(pid, fd int) (pids []int) {
+	pipe := fs.File(pid, fd)
+	if !strings.HasPrefix(pipe, "pipe:") {
+		return nil
+	}
+	for _, reader := range fs.PIDs() {
+		fds, _ := os.ReadDir(fs.path(reader, "fd"))
+		if slices.ContainsFunc(fds, func(d os.DirEntry) bool {
+			at := fs.path(reader, "fd/"+d.Name())
+			to, _ := os.Readlink(at)
+			info, err := os.Lstat(at) // what the owner may do is how it is open (proc_pid_fd(5))
+			return to == pipe && err == nil && info.Mode()&0o400 != 0
+		}) {
+			pids = append(pids, reader)
+		}
+	}
+	return pids
 }
 
 // Sockets are the inodes of a process's sockets.

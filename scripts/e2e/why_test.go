@@ -172,6 +172,11 @@ func whyTroubles() []whyRow {
 			plant: answering("3128", "time.sleep(9)"), undo: answeringNoMore, within: lasting, codes: "awaits-answer", host: "spark2"},
 		{name: "a child waits for a lock that a thread had when it was forked", launch: whyTrain + "forked", within: lasting,
 			codes: "child-locked", host: "spark2"},
+		{name: "a rank does not read what a program writes for which it waits", launch: whyTrain + "piped",
+			codes: "pipe-full", host: "spark2"},
+		{name: "a machine has an address of the job's", launch: "exec --on spark1,spark2 -- sleep 600",
+			plant: on("spark3", "ip addr add 192.168.100.12/24 dev enp1s0f0np0"),
+			undo:  on("spark3", "ip addr del 192.168.100.12/24 dev enp1s0f0np0"), codes: "duplicate-address", host: "spark3"},
 		{name: "a client has all files of a service", launch: "exec --on spark1 --serve 8000 --health /health --ulimit nofile=64:64 " +
 			"-- PYTHON -m http.server 8000", plant: func(l *lab) {
 			on("spark1", "until ss -Hltn sport = :8000 | grep -q .; do sleep 0.2; done")(l)
@@ -267,6 +272,9 @@ func whyHealthy() []whyRow {
 		{name: "a shell waits for a child", launch: "exec --nodes 2 -- sh -c true;sleep${IFS}600"},
 		{name: "a model is loaded", launch: "exec --nodes 1 -- PYTHON SCRIPT load"},
 		{name: "threads have nothing to do", launch: "exec --nodes 2 -- PYTHON SCRIPT pool"},
+		{name: "workers have no work", launch: "exec --on spark1,spark2 -- PYTHON SCRIPT worker", plant: func(l *lab) {
+			l.on("spark3", "sh", "-c", "setsid "+python+" "+whyScript(l.t)+" queue >/dev/null 2>&1 </dev/null &").must(l.t)
+		}, undo: shellOn("spark3", "pkill -f '[w]hy.py queue'"), within: lasting},
 		{name: "a service has no requests", launch: "exec --serve 8000 --health /health -- PYTHON -m http.server 8000"},
 		{name: "a machine with nothing to do", of: "spark2"},
 		{name: "GPUs work, and one is idle", launch: "exec --nodes 3 -- sleep 600", plant: gpus("util=0\nclock=208\n"),

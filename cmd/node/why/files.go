@@ -78,6 +78,27 @@ func (w *Why) hang(pid, tid int, at string) *wire.FileWait {
 	return h
 }
 
+// fullPipe is a pipe to which a thread writes, and that is not read: who could waits for a child; nil: it waits for none.
+func (w *Why) fullPipe(k *watched, pid, tid int, at string) *wire.FullPipe {
+	fs := w.cfg.Proc
+	number, args, calls := fs.Call(pid, tid)
+	if !strings.Contains(at, "pipe_write") || !calls || number != unix.SYS_WRITE || args[0] >= 1<<20 {
+		return nil
+	}
+	p := &wire.FullPipe{PID: pid, Name: path.Base(fs.Name(pid)), FD: int(args[0])} //nolint:gosec // it is bounded
+	for _, reader := range fs.Readers(pid, p.FD) {
+		if reader == pid {
+			continue
+		}
+		if !slices.Contains(k.pids, reader) || !strings.HasPrefix(fs.WaitsIn(reader, reader), "do_wait") ||
+			slices.ContainsFunc(fs.Threads(reader, threadsMost), func(t proc.Thread) bool { return t.Ran != k.threads[t.TID].Ran }) {
+			return nil
+		}
+		p.Reader = wire.BusyProgram{PID: reader, Name: path.Base(fs.Name(reader))}
+	}
+	return p
+}
+
 // served begin the types of file systems that are served by a process or over a network.
 var served = []string{"fuse", "nfs", "cifs", "smb", "ceph"}
 
@@ -148,6 +169,16 @@ func (e Evidence) files(host string, r wire.RankLook,
 			remedy = fmt.Sprintf("timeout 5 ls %s   # on %s: what serves it does not answer", h.Mount, host)
 		}
 		add("file-silent", 86, text, remedy, where(r), e.others(r))
+	}
+	if p := r.Pipe; p != nil {
+		reader := "which nobody else has"
+		if p.Reader.PID != 0 {
+			reader = fmt.Sprintf("which %s (pid %d) alone can read, and that waits for a process to end", p.Reader.Name, p.Reader.PID)
+		}
+		add("pipe-full", 88, fmt.Sprintf("has a process, %s (pid %d), that waits to write to a full pipe, %s", p.Name, p.PID, reader),
+			fmt.Sprintf("timeout 5 cat /proc/%d/fd/%d   # on %s: shows what it has written, and lets it go on", p.PID, p.FD, host),
+			where(r), e.others(r), "who starts a program with a pipe has to read it before waiting for the program's end, as "+
+				"communicate() of Python's subprocess does")
 	}
 	if f := r.Full; f != nil {
 		add("files-full", 87, fmt.Sprintf("has %d of %d files open (%d are sockets), and can open no more, nor take connections: "+

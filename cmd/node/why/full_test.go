@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/usage"
@@ -123,8 +125,12 @@ var fullRows = map[string]rankRow{
 	"a rank waits for its input":           {questions("input", ""), "waits-for-rank:1:spark2"},
 	"a rank waits for what it has started": {questions("sleep", "python3"), "waits-for-rank:1:spark2"},
 	"a rank had ended with 0":              {left, "ended:2:spark3"},
-	"nothing has gone for minutes":         {silentFor(3*time.Minute, func(*wire.RankLook) {}), "fell-silent::"},
-	"nothing has gone for a minute":        {silentFor(90*time.Second, func(*wire.RankLook) {}), ""},
+	"a child writes to what nobody reads": {func(e *Evidence) {
+		questions("pipe", "python3")(e)
+		e.Looks[1].Ranks[0].Pipe = &wire.FullPipe{PID: 101, Name: "upload", FD: 1, Reader: wire.BusyProgram{PID: 90, Name: "python3"}}
+	}, "pipe-full:1:spark2"},
+	"nothing has gone for minutes":  {silentFor(3*time.Minute, func(*wire.RankLook) {}), "fell-silent::"},
+	"nothing has gone for a minute": {silentFor(90*time.Second, func(*wire.RankLook) {}), ""},
 	"nothing has gone, as nobody wanted any": {silentFor(3*time.Minute, func(r *wire.RankLook) {
 		r.Listens = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:8000")}
 	}), ""},
@@ -252,6 +258,24 @@ func TestHeldUp(t *testing.T) {
 		goOn(&e, 1)
 		if found := Rank(e); len(found) == 0 || found[0].Text != tt.want {
 			t.Errorf("others %s: %+v", name, found)
+		}
+	}
+}
+
+// An end for which there is but a lost connection is told with what is wrong with the fabric; any other is not.
+func TestLostPeerOverFabric(t *testing.T) {
+	for cause, want := range map[string]string{
+		"Connection reset by peer": "rank 0 on spark1: exit 1: Connection reset by peer; of their fabric: spark3 has address 10.0.0.2",
+		"Killed":                   "rank 0 on spark1: exit 1: Killed",
+	} {
+		e := running()
+		e.Looks = nil
+		e.Fabric = []envgen.Finding{{Code: topology.CodeDuplicateAddress, Severity: envgen.SeverityWarning, Host: "spark3",
+			Text: "spark3 has address 10.0.0.2", Remedy: "ip -br address"}}
+		e.Job.Outcome = &rendezvous.Outcome{End: rendezvous.Failed, Cause: "rank 0 on spark1: exit 1: " + cause,
+			Root: &launcher.RankExit{Rank: 0, Host: "spark1", Exit: launcher.Exit{Code: 1, LostPeer: cause != "Killed"}}}
+		if got := Rank(e); len(got) != 1 || got[0].Text != want {
+			t.Errorf("%+v, want one: %s", got, want)
 		}
 	}
 }

@@ -73,6 +73,38 @@ func TestFileLock(t *testing.T) {
 	}
 }
 
+// A pipe is full for good if who could read it waits for a child; not if another process has it.
+func TestFullPipe(t *testing.T) {
+	from, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer, reader := exec.CommandContext(t.Context(), "yes"), exec.CommandContext(t.Context(), "sh", "-c", "sleep 60 3<&-; :")
+	writer.Stdout, reader.ExtraFiles = to, []*os.File{from}
+	for _, c := range []*exec.Cmd{writer, reader} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	}
+	if err := errors.Join(from.Close(), to.Close()); err != nil {
+		t.Fatal(err)
+	}
+	by, of := writer.Process.Pid, reader.Process.Pid
+	w, k := New(Config{Proc: proc.Here}), &watched{pids: []int{by, of}}
+	waits := func() *wire.FullPipe { return w.fullPipe(k, by, by, proc.Here.WaitsIn(by, by)) }
+	want := wire.FullPipe{PID: by, Name: "yes", FD: 1, Reader: wire.BusyProgram{PID: of, Name: "sh"}}
+	for got := waits(); got == nil || *got != want; got = waits() { // until both have come so far
+		if t.Context().Err() != nil {
+			t.Fatalf("%+v, want %+v", got, want)
+		}
+		k.threads = map[int]proc.Thread{of: proc.Here.Threads(of, 1)[0]}
+	}
+	if k.pids = []int{by}; waits() != nil {
+		t.Error("who is no process of the rank may read it")
+	}
+}
+
 func inode(t *testing.T, file string) uint64 {
 	t.Helper()
 	var st syscall.Stat_t

@@ -85,6 +85,16 @@ func talk(e *Evidence, moved uint64, fabric, gpus bool) {
 	}
 }
 
+// workers are ranks without connections to each other, which all wait for a server, that has answered them before or not.
+func workers(e *Evidence, before bool) {
+	each(e, -1, func(r *wire.RankLook) {
+		idles("network")(r)
+		r.Conns = nil
+		r.Awaits = []wire.Await{{Remote: netip.MustParseAddrPort("10.0.0.9:6379"), Main: true, Again: before, Idle: 2 * time.Minute,
+			Who: "outside the cluster"}}
+	})
+}
+
 // netRows are of connections to others than ranks, and of networks.
 var netRows = map[string]rankRow{
 	"a proxy does not answer": {func(e *Evidence) { fetches(e, func(*wire.RankLook) {}) }, "awaits-answer:1:spark2"},
@@ -99,6 +109,16 @@ var netRows = map[string]rankRow{
 			r.Conns = append(r.Conns, wire.Conn{Remote: netip.MustParseAddrPort("10.0.0.9:3128"), Moved: 10})
 		})
 	}, ""},
+	"all ranks wait for work":           {func(e *Evidence) { workers(e, true) }, ""},
+	"all ranks wait for a first answer": {func(e *Evidence) { workers(e, false) }, "awaits-answer:0:spark1"},
+	"one rank waits for one that has answered it before": {func(e *Evidence) {
+		workers(e, true)
+		e.Looks[2].Ranks[0].Awaits = nil
+	}, "awaits-answer:0:spark1"},
+	"ranks that talk to each other wait for one that has answered them before": {func(e *Evidence) {
+		workers(e, true)
+		each(e, -1, func(r *wire.RankLook) { r.Conns = []wire.Conn{conn(r.Rank, (r.Rank+1)%3), conn(r.Rank, (r.Rank+2)%3)} })
+	}, "awaits-answer:0:spark1"},
 	"it waits for a rank of its job": {func(e *Evidence) {
 		fetches(e, func(r *wire.RankLook) { r.Awaits[0].Own = true })
 	}, ""},

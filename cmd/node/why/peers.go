@@ -119,6 +119,9 @@ func waitFinding(e Evidence, late, waiting []wire.RankLook, sure int, in string)
 	f := wire.WhyFinding{Code: "waits-for-rank", Sure: sure, Rank: new(l.Rank), Host: l.Host,
 		Text:   fmt.Sprintf("%s on %s is behind: %s for it%s", list(late), l.Host, wait(waiting), in),
 		Remedy: fmt.Sprintf("sparkrun logs %s --rank %d", e.Job.Spec.ID, l.Rank)}
+	if l.Main.In == "input" {
+		f.Remedy = fmt.Sprintf("sparkrun attach %s   # and type; or launch it with --stdin none", e.Job.Spec.ID)
+	}
 	if what := heldBy(l); what != "" {
 		f.Text = fmt.Sprintf("%s on %s waits for %s, and %s for it%s", list(late), l.Host, what, wait(waiting), in)
 	}
@@ -142,6 +145,8 @@ func heldBy(l wire.RankLook) string {
 	switch {
 	case l.Main.In == "input":
 		return "its standard input"
+	case l.Main.In == "sleep" && l.Main.Ran > 2:
+		return fmt.Sprintf("something that it looks for %.0f times a second", float64(l.Main.Ran)/window.Seconds())
 	case l.Under != "":
 		return fmt.Sprintf("%s (pid %d), which %s has started", l.Name, l.PID, l.Under)
 	}

@@ -44,10 +44,11 @@ func Rank(e Evidence) []wire.WhyFinding {
 	}
 	if e.Job != nil && e.Job.Outcome != nil {
 		add(e.ended()...)
+		add(e.fabric()...)
 		for _, l := range e.Looks {
 			add(e.machine(l)...)
 		}
-		return noSpace(found)
+		return noSpace(e.lostPeer(found))
 	}
 	if e.Job != nil {
 		add(e.notStarted()...)
@@ -99,6 +100,22 @@ func noSpace(found []wire.WhyFinding) []wire.WhyFinding {
 		found[i].Remedy = found[k].Remedy + "   # on " + host
 	}
 	return under(found, i, full)
+}
+
+// lostPeer gives an end for which there is no cause but a lost connection what its machines' fabric has against it, which is
+// no matter of other ends.
+func (e Evidence) lostPeer(found []wire.WhyFinding) []wire.WhyFinding {
+	ofFabric := func(f wire.WhyFinding) bool {
+		return slices.ContainsFunc(e.Fabric, func(o envgen.Finding) bool { return o.Code == f.Code })
+	}
+	at := slices.IndexFunc(found, ofFabric)
+	end := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return f.Code == "ended" })
+	if o := e.Job.Outcome; at < 0 || end < 0 || o.Root == nil || !o.Root.Exit.LostPeer || *found[end].Rank != o.Root.Rank {
+		return slices.DeleteFunc(found, ofFabric)
+	}
+	found[end].Text += "; of their fabric: " + found[at].Text
+	found[end].Remedy = found[at].Remedy
+	return under(found, end, ofFabric)
 }
 
 // byLink leaves out what follows from a link that is lost, and gives it to that as evidence: that nothing answers over

@@ -424,7 +424,7 @@ func TestReadStacks(t *testing.T) {
 	for text, want := range map[string][3]string{
 		"dump 2000 /tmp/nccl_trace_rank_1\ndump 10 /tmp/old1\n" + spy: {"/tmp/nccl_trace_rank_1",
 			"barrier (c10d.py:9)|<module>?[2J (t.py:3)", ""},
-		"none\n":                      {"", "", "py-spy is neither in PATH nor beside its program"},
+		"none\n":                      {"", "", "py-spy is neither in PATH nor beside its program (pip install py-spy)"},
 		"Permission Denied: try sudo": {"", "", "py-spy: Permission Denied: try sudo"},
 		"":                            {"", "", "py-spy: it did not answer"},
 	} {

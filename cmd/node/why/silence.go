@@ -49,11 +49,20 @@ func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
 			return c.Moved > 0 && c.Remote.Addr() == a.Remote.Addr()
 		})
 		joins := a.Connects && int(a.Remote.Port()) == r.Port // of that its own rule speaks
-		if lasted && !a.Own && !a.Client && !joins && !moves && (a.Main || alone()) {
+		if lasted && !a.Own && !a.Client && !joins && !moves && (a.Main || alone()) && !e.forWork(r, a) {
 			return a, true
 		}
 	}
 	return wire.Await{}, false
+}
+
+// forWork reports whether ranks that have nothing to do with each other all wait alike for one that has answered them before:
+// it may have no work for them.
+func (e Evidence) forWork(r wire.RankLook, a wire.Await) bool {
+	rest := e.rest(r)
+	return a.Again && len(rest) > 0 && !e.talks(r) && !slices.ContainsFunc(rest, func(o wire.RankLook) bool {
+		return e.talks(o) || !slices.ContainsFunc(o.Awaits, func(b wire.Await) bool { return b.Again && b.Remote == a.Remote })
+	})
 }
 
 // serves tells of a job whether it is a service that is ready.
@@ -117,9 +126,9 @@ func (e Evidence) servesOne(r wire.RankLook, add func(code string, sure int, tex
 }
 
 // bySelf leaves out what follows from a rank that does not go on by itself, as it waits for what is no rank of its job, a
-// process of its own is locked up, or it can open no file: that others wait for it, that all do, that its service is ill.
+// process of its own is locked up or cannot write, or it can open no file: that others wait for it, that all do, that its service is ill.
 func bySelf(found []wire.WhyFinding) []wire.WhyFinding {
-	causes := []string{"awaits-answer", "not-connected", "child-locked", "files-full", "file-silent", "serves-one"}
+	causes := []string{"awaits-answer", "not-connected", "child-locked", "pipe-full", "files-full", "file-silent", "serves-one"}
 	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return slices.Contains(causes, f.Code) })
 	if i < 0 {
 		return found
@@ -127,6 +136,8 @@ func bySelf(found []wire.WhyFinding) []wire.WhyFinding {
 	rank, code := *found[i].Rank, found[i].Code
 	return under(found, i, func(f wire.WhyFinding) bool {
 		switch f.Code {
+		case code:
+			return *f.Rank != rank // other ranks have the same trouble
 		case "waits-for-rank", "not-come":
 			return f.Rank != nil && *f.Rank == rank
 		case "fell-silent", "all-wait", "gave-up-waiting":

@@ -92,7 +92,7 @@ func readStacks(b []byte, since time.Time) (dumps, stack []string, unseen string
 		}
 	}
 	if strings.TrimSpace(string(b)) == "none" {
-		return dumps, nil, "py-spy is neither in PATH nor beside its program"
+		return dumps, nil, "py-spy is neither in PATH nor beside its program (pip install py-spy)"
 	}
 	var threads []struct {
 		Name   string `json:"thread_name"`

@@ -285,8 +285,14 @@ func fabricFindings(e Evidence) []envgen.Finding {
 		return nil
 	}
 	if e.Node != nil {
-		known := slices.Concat(seen.FabricOnly(), seen.Topology.Findings)
-		return slices.DeleteFunc(known, func(f envgen.Finding) bool { return f.Host != e.Node.Host })
+		var known []envgen.Finding
+		for _, f := range slices.Concat(seen.FabricOnly(), seen.Topology.Findings) {
+			if f.Host == e.Node.Host || topology.SameAddress(f, e.Node.Host) {
+				f.Host = e.Node.Host
+				known = append(known, f)
+			}
+		}
+		return known
 	}
 	if !e.placed() {
 		return nil

@@ -77,6 +77,38 @@ def forked():
     time.sleep(0.02)
 
 
+def piped():
+    """Rank 1 waits for a program to end whose output it does not read."""
+    import subprocess
+
+    if rank == 1 and os.path.exists("/tmp/why-trains"):
+        subprocess.Popen([sys.executable, "-c", "print('x' * 1000000)"], stdout=subprocess.PIPE).wait()
+    time.sleep(0.02)
+
+
+def queue_of_work():
+    """Has one piece of work for each worker, and then none."""
+    import socket
+
+    listener, clients = socket.create_server(("", 6379)), []
+    while True:
+        clients.append(listener.accept()[0])
+        clients[-1].sendall(b"work")
+
+
+def worker():
+    import socket
+
+    while True:
+        try:
+            c = socket.create_connection(("spark3", 6379))
+            break
+        except OSError:
+            time.sleep(0.2)
+    while c.recv(4) == b"work":
+        c.sendall(b"done")
+
+
 def chat():
     """Rank 0 has something for the others from time to time, who wait for it."""
     import socket
@@ -189,6 +221,9 @@ modes = {
     "larger": elsewhere,
     "forked": lambda: train(forked),
     "fetch": lambda: train(fetch),
+    "piped": lambda: train(piped),
+    "queue": queue_of_work,
+    "worker": worker,
     "chat": chat,
     "checkpoint": lambda: train(checkpoint),
     "burn": lambda: spin(600),
