@@ -90,8 +90,9 @@ func (w *Why) fullPipe(k *watched, pid, tid int, at string) *wire.FullPipe {
 		if reader == pid {
 			continue
 		}
+		main := fs.Threads(reader, 1) // another thread of it that could read would have been woken
 		if !slices.Contains(k.pids, reader) || !strings.HasPrefix(fs.WaitsIn(reader, reader), "do_wait") ||
-			slices.ContainsFunc(fs.Threads(reader, threadsMost), func(t proc.Thread) bool { return t.Ran != k.threads[t.TID].Ran }) {
+			len(main) == 0 || main[0].Ran != k.threads[reader].Ran {
 			return nil
 		}
 		p.Reader = wire.BusyProgram{PID: reader, Name: path.Base(fs.Name(reader))}
@@ -173,9 +174,9 @@ func (e Evidence) files(host string, r wire.RankLook,
 	if p := r.Pipe; p != nil {
 		reader := "which nobody else has"
 		if p.Reader.PID != 0 {
-			reader = fmt.Sprintf("which %s (pid %d) alone can read, and that waits for a process to end", p.Reader.Name, p.Reader.PID)
+			reader = fmt.Sprintf("which only %s (pid %d) can read, and that waits for a process to end", p.Reader.Name, p.Reader.PID)
 		}
-		add("pipe-full", 88, fmt.Sprintf("has a process, %s (pid %d), that waits to write to a full pipe, %s", p.Name, p.PID, reader),
+		add("pipe-full", 88, fmt.Sprintf("cannot go on: %s (pid %d) waits to write to a full pipe, %s", p.Name, p.PID, reader),
 			fmt.Sprintf("timeout 5 cat /proc/%d/fd/%d   # on %s: shows what it has written, and lets it go on", p.PID, p.FD, host),
 			where(r), e.others(r), "who starts a program with a pipe has to read it before waiting for the program's end, as "+
 				"communicate() of Python's subprocess does")
