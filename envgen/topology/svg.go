@@ -47,9 +47,10 @@ func (c *canvas) text(x, y int, anchor, font string, size int, colour, weight, t
 
 // SVG draws the cabling as a picture: nodes as boxes with their ports and the twins of each, cables as lines from
 // port to port and switches as bars, with speed, subnets and state. Findings are marked at their places and
-// listed below. The picture needs no other file.
-func SVG(t envgen.Topology) []byte {
+// listed below; nodes that are away are pale. The picture needs no other file.
+func SVG(t envgen.Topology, away ...string) []byte {
 	s := arrange(t)
+	s.away = away
 	var body canvas
 	body.text(s.left, marginPx+4, "start", fontSans, 20, colourInk, "bold", string(t.Shape))
 	y := marginPx + 24
@@ -126,6 +127,11 @@ func (c *canvas) badge(x, y int, findings []envgen.Finding) {
 
 func (s *sheet) drawBox(c *canvas, f *nodeBox) {
 	n := f.node
+	away := slices.Contains(s.away, n.ID)
+	if away {
+		c.add(`<g opacity="0.35">`)
+		defer c.add(`</g>`)
+	}
 	c.add(`<rect x="%d" y="%d" width="%d" height="%d" rx="8" fill="%s" stroke="%s" stroke-width="1.5"/>`,
 		f.x, f.y, boxWidthPx, f.h, colourPaper, colourInk)
 	c.add(`<path d="M%d %d v-%d q0 -8 8 -8 h%d q8 0 8 8 v%d z" fill="%s"/>`, f.x, f.y+headPx, headPx-8, boxWidthPx-16,
@@ -133,6 +139,9 @@ func (s *sheet) drawBox(c *canvas, f *nodeBox) {
 	where := "no management address"
 	if n.Mgmt.IsValid() {
 		where = strings.TrimSpace(n.Mgmt.String() + " " + n.MgmtNIC)
+	}
+	if away {
+		where = "away: as it was last"
 	}
 	problems := s.findingsAt(n.ID, "")
 	right := f.x + boxWidthPx - 12

@@ -58,6 +58,7 @@ type sheet struct {
 	left          int   // where boxes begin
 	width, height int
 	bottom        []int // of each row's boxes
+	away          []string
 }
 
 // arrange lays out the picture.

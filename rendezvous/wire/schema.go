@@ -40,6 +40,16 @@ type Status struct {
 	Nodes   []NodeStatus `json:"nodes"`
 }
 
+// Away are the ids of nodes that are.
+func (s Status) Away() (ids []string) {
+	for _, n := range s.Nodes {
+		if n.State == "away" {
+			ids = append(ids, string(n.ID))
+		}
+	}
+	return ids
+}
+
 // NodeStatus is one member.
 type NodeStatus struct {
 	ID   launcher.NodeID `json:"id"`

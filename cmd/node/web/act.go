@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -156,8 +157,13 @@ func (w *Web) examine(rw http.ResponseWriter, r *http.Request) {
 
 func (p *page) doctor() part {
 	now := p.visit.doctor.now()
-	if now.At.IsZero() {
-		now.Value.Findings = p.Known().Findings
+	for _, f := range p.Known().Findings { // errors may have come since it was asked
+		known := slices.ContainsFunc(now.Value.Findings, func(o envgen.Finding) bool {
+			return o.Code == f.Code && o.Host == f.Host && o.Port == f.Port
+		})
+		if now.At.IsZero() || f.Severity == envgen.SeverityError && !known {
+			now.Value.Findings = append(slices.Clip(now.Value.Findings), f)
+		}
 	}
 	now.Value.Findings = doctor.Together(now.Value.Findings)
 	return draw("doctor", "doctor", struct {

@@ -71,6 +71,13 @@ func TestBrowser(t *testing.T) {
 		t.Error("what a rank wrote has run")
 	}
 
+	// A page that moves leaves the focus where it is.
+	c.Run(`location.href = "machine?host=spark1"`)
+	c.Shows("the machine", `document.getElementById("link").innerText === "live"`)
+	c.Run(`window.was = document.querySelector("#machine").innerText; document.querySelector('form[action="why"] button').focus()`)
+	c.Shows("it moves", `document.querySelector("#machine").innerText !== window.was`)
+	c.Shows("the focus", `document.activeElement === document.querySelector('form[action="why"] button')`)
+
 	// Stop: asked first, then done.
 	c.Run(fmt.Sprintf(`location.href = "job?id=%s"`, mine))
 	c.Shows("the job", `!!document.querySelector(".button.bad")`)

@@ -69,6 +69,7 @@ func ranksWanted(q url.Values) []int {
 
 // reader makes lines of output, and knows how far it is.
 type reader struct {
+	tail  bool   // it begins with the last lines, which has not been said
 	words string // searched for, in lower case; empty: all lines are wanted
 
 	mu      sync.Mutex
@@ -100,6 +101,10 @@ func (r *reader) take(c wire.LogChunk) error {
 		return nil
 	}
 	of := launcher.Cursor{Rank: c.Rank, Stream: c.Stream}
+	if _, known := r.at[of]; r.tail && !known && c.Offset > 0 {
+		r.tail = false
+		fmt.Fprintf(&r.pending, `<li class="note">of each rank the last %d lines: "Download all" has all</li>`, tail)
+	}
 	data := slices.Concat(r.rest[of], c.Data)
 	for {
 		line, rest, whole := bytes.Cut(data, []byte{'\n'})
@@ -237,6 +242,7 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	req.Cursors = cursors(cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("at")))
 	ctx, cancel := context.WithCancel(r.Context())
 	read := newReader(q.Get("q"))
+	read.tail = len(req.Cursors) == 0 && q.Get("q") == ""
 	var failed error // once it has ended
 	ended := make(chan struct{})
 	go func() {

@@ -174,7 +174,7 @@ func knownOf(st wire.Status) known {
 		if len(c.Topology.Nodes) == 0 {
 			return ""
 		}
-		return template.HTML(topology.SVG(c.Topology)) //nolint:gosec // it escapes what others wrote
+		return template.HTML(topology.SVG(c.Topology, st.Away()...)) //nolint:gosec // it escapes what others wrote
 	})}
 }
 

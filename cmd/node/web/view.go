@@ -28,6 +28,9 @@ type view struct {
 	parts func(*page) []part
 }
 
+// failedFor is for how long a job that failed is still among those that run.
+const failedFor = time.Hour
+
 var tabs = []tab{
 	{Path: "./", Text: "Overview"}, {Path: "fabric", Text: "Fabric"}, {Path: "jobs", Text: "Jobs"},
 	{Path: "services", Text: "Services"}, {Path: "models", Text: "Models"}, {Path: "doctor", Text: "Doctor"},
@@ -39,8 +42,12 @@ var views map[string]view
 func init() {
 	views = map[string]view{
 		"overview": {title: "Overview", parts: func(p *page) []part {
-			running := func(j rendezvous.JobStatus) bool { return j.Outcome == nil && j.Spec.Service == nil }
-			return []part{p.notice(), p.machines(), p.services(), p.jobs("Jobs", running)}
+			return []part{p.notice(), p.machines(), p.services(), p.jobs("Jobs", func(j rendezvous.JobStatus) bool {
+				if o := j.Outcome; o != nil {
+					return o.End == rendezvous.Failed && time.Since(o.At) < failedFor
+				}
+				return j.Spec.Service == nil
+			})}
 		}},
 		"machine": {title: "Machine", under: "./", own: true, parts: func(p *page) []part {
 			return []part{p.notice(), p.machine()}
@@ -295,7 +302,7 @@ func (p *page) ranksOf(j rendezvous.JobStatus) (rows []rankRow) {
 					row.State = "failed"
 				}
 			} else if j.Outcome != nil {
-				row.State = "ended"
+				row.State, row.Text = "unknown", "how it ended was not told"
 			}
 			rows = append(rows, row)
 		}

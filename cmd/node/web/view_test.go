@@ -54,7 +54,7 @@ func TestRowsTellWhatIsTheirs(t *testing.T) {
 	if job, service := p.jobOf(serves).State, serviceOf(serves).State; job != "ready" || service != job {
 		t.Errorf("a service is %s as a job, %s among services", job, service)
 	}
-	if rows := p.ranksOf(j); len(rows) != 2 || rows[0].State != "failed" || rows[1].State != "ended" || rows[1].Text != "" || rows[1].JobName != "j" {
+	if rows := p.ranksOf(j); len(rows) != 2 || rows[0].State != "failed" || rows[1].State != "unknown" || rows[1].Text == "" || rows[1].JobName != "j" {
 		t.Errorf("ranks of which one has told of its end: %+v", rows)
 	}
 }

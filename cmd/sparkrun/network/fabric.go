@@ -131,7 +131,7 @@ func runFabric(ctx context.Context, a *app.App, o fabricOptions) error {
 	case o.json:
 		err = a.Object(v.object())
 	case o.svg != "":
-		err = a.WriteFile(o.svg, topology.SVG(v.scene.Topology))
+		err = a.WriteFile(o.svg, topology.SVG(v.scene.Topology, v.status.Away()...))
 	case o.ibdev2netdev:
 		err = classic(a, v, o.nodes, envgen.IBDev2Netdev)
 	case o.gids:

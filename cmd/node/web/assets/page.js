@@ -16,6 +16,9 @@ function parsed(html) {
   return t.content;
 }
 
+// idOf is an element's id: a form's property of that name may be a field of it.
+const idOf = (x) => x.nodeType === Node.ELEMENT_NODE ? x.getAttribute("id") : null;
+
 // become changes an element into another, as little as it can: what has the focus, or is marked, stays so.
 function become(is, to) {
   if (is.nodeType !== to.nodeType || is.nodeName !== to.nodeName) { is.replaceWith(to); return to; }
@@ -28,7 +31,7 @@ function become(is, to) {
   if (is.hasAttribute("data-keep")) return is;
   let at = is.firstChild;
   for (const kid of [...to.childNodes]) {
-    let same = kid.id ? [...is.children].find((x) => x.id === kid.id) : at && !at.id ? at : null;
+    let same = idOf(kid) ? [...is.children].find((x) => idOf(x) === idOf(kid)) : at && !idOf(at) ? at : null;
     if (!same) { is.insertBefore(kid, at); continue; }
     if (same !== at) is.insertBefore(same, at); else at = at.nextSibling;
     become(same, kid);
@@ -50,7 +53,9 @@ function add(html) {
   const end = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
   list.append(parsed(html));
   while (list.children.length > linesMost) list.firstElementChild.remove();
-  if (end) list.scrollTop = list.scrollHeight;
+  if (!end) return;
+  list.scrollTop = list.scrollHeight;
+  requestAnimationFrame(() => { list.scrollTop = list.scrollHeight; }); // what is seen now may be higher than it was taken for
 }
 
 // open follows a stream of events while the page is to be seen: a browser has few connections for all its tabs. It opens
@@ -102,9 +107,13 @@ function follow() {
   const list = document.getElementById("lines"), url = list && list.dataset.lines;
   if (!url || url === followed) return;
   followed = url;
+  const note = document.createElement("li");
+  note.className = "note";
   open(url, (name, data) => {
-    if (name === "lines") add(data);
-    if (name === "end") { const p = document.createElement("li"); p.className = "note"; p.textContent = data; list.append(p); }
+    if (name === "lines") { note.remove(); add(data); }
+    if (name === "end") note.textContent = list.children.length ? data : "no line: " + data;
+    if (name === "still" && !list.children.length) note.textContent = "nothing yet";
+    if (name !== "lines" && note.textContent) list.append(note);
   });
 }
 
