@@ -66,6 +66,8 @@ type End struct {
 	Rank int            `json:"rank"`
 	// Listens: it has not taken the connection, or there is none.
 	Listens bool `json:"listens,omitempty"`
+	// Read: it has read all that has come, and is not stopped by a signal.
+	Read bool `json:"read,omitempty"`
 }
 
 // NodeLook is what was seen on one node.
@@ -134,8 +136,8 @@ type RankLook struct {
 	// Stuck is a process below it of which the same holds; Full is one that has as many files open as it may.
 	Stuck *BusyProgram `json:"stuck,omitempty"`
 	Full  *FullFiles   `json:"full,omitempty"`
-	// Pipe is one to which a thread of it has waited to write all the while.
-	Pipe *FullPipe `json:"pipe,omitempty"`
+	// Unread is a process below it that waits to write to its parent, which waits for it to end and reads nothing.
+	Unread *BusyProgram `json:"unread,omitempty"`
 	// Hang is a file for which a thread of it has waited all the while.
 	Hang *FileWait `json:"hang,omitempty"`
 	// Under is the program that waits for that of PID, which it has started; empty: none does, or a shell or the like.
@@ -201,14 +203,6 @@ type FileWait struct {
 	Mount string `json:"mount,omitempty"`
 }
 
-// FullPipe is a pipe to which a process writes, and that nobody reads: who could waits for a process that it has started.
-type FullPipe struct {
-	PID    int         `json:"pid"`
-	Name   string      `json:"name"`
-	FD     int         `json:"fd"`
-	Reader BusyProgram `json:"reader"` // without PID: nobody else has it
-}
-
 // DeadChild is a zombie.
 type DeadChild struct {
 	PID  int    `json:"pid"`
@@ -271,8 +265,6 @@ type Await struct {
 	// Connects: nothing has taken it yet. Asks: it is UDP, and was seen for most of the time.
 	Connects bool `json:"connects,omitempty"`
 	Asks     bool `json:"asks,omitempty"`
-	// Again: it has had an answer in it before, and has asked once more.
-	Again bool `json:"again,omitempty"`
 	// Client: the other end has made it, to where the rank listens.
 	Client bool `json:"client,omitempty"`
 	// Idle is for how long no byte has gone either way, or at least for how long it has tried to connect.

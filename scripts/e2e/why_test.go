@@ -173,7 +173,7 @@ func whyTroubles() []whyRow {
 		{name: "a child waits for a lock that a thread had when it was forked", launch: whyTrain + "forked", within: lasting,
 			codes: "child-locked", host: "spark2"},
 		{name: "a rank does not read what a program writes for which it waits", launch: whyTrain + "piped",
-			codes: "pipe-full", host: "spark2"},
+			within: lasting, codes: "waits-for-rank", host: "spark2"},
 		{name: "a machine has an address of the job's", launch: "exec --on spark1,spark2 -- sleep 600",
 			plant: on("spark3", "ip addr add 192.168.100.12/24 dev enp1s0f0np0"),
 			undo:  on("spark3", "ip addr del 192.168.100.12/24 dev enp1s0f0np0"), codes: "duplicate-address", host: "spark3"},
@@ -306,7 +306,7 @@ func TestWhy(t *testing.T) {
 	eventually(t, 10*time.Second, "the wait is seen, and is no finding yet", func() bool {
 		a := l.why("row")
 		return len(a.Findings) == 0 && slices.Contains(a.Looked,
-			"rank 1 sleeps and rank 0 waits, for less than a minute: ask again if that goes on")
+			"rank 1 sleeps and rank 0 waits, which has not been seen for a whole minute: ask again if that goes on")
 	})
 	time.Sleep(lasting)
 	for job, code := range map[string]string{"row": "waits-for-rank", "late": "not-come", "chat": ""} {

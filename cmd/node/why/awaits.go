@@ -114,7 +114,7 @@ func (w *Why) awaits(k *watched, now map[uint64]*netlink.InetDiagTCPInfoResp) (o
 		a := wire.Await{Local: addrPort(s.ID.Source, s.ID.SourcePort), Remote: addrPort(s.ID.Destination, s.ID.DestinationPort),
 			Main: by.main, Connects: s.State == netlink.TCP_SYN_SENT, Idle: idle(t)}
 		answered := !a.Connects && t.Bytes_received > 0 && t.Last_data_sent >= t.Last_data_recv
-		a.Client, a.Again = listens[s.ID.SourcePort], t.Bytes_received > 0 && t.Last_data_sent <= t.Last_data_recv
+		a.Client = listens[s.ID.SourcePort]
 		if own[a.Remote] || (a.Client || answered) && (by.anyOf || !by.main) {
 			continue
 		}

@@ -22,6 +22,7 @@ const namedWithin = time.Second
 // ends tells who has some ends of connections on this node.
 func (w *Why) ends(asked []wire.Ends, now map[uint64]*netlink.InetDiagTCPInfoResp) []wire.End {
 	out, by := make([]wire.End, len(asked)), map[uint64][]int{}
+	read := map[uint64]bool{}
 	for i, a := range asked {
 		var exact, listener uint64
 		for inode, c := range now {
@@ -29,7 +30,7 @@ func (w *Why) ends(asked []wire.Ends, now map[uint64]*netlink.InetDiagTCPInfoRes
 			at := addrPort(s.ID.Source, s.ID.SourcePort)
 			switch {
 			case at == a.Here && addrPort(s.ID.Destination, s.ID.DestinationPort) == a.There:
-				exact = inode
+				exact, read[inode] = inode, s.RQueue == 0
 			case s.State == netlink.TCP_LISTEN && at.Port() == a.Here.Port() &&
 				(at.Addr() == a.Here.Addr() || at.Addr().IsUnspecified()):
 				listener = inode
@@ -45,8 +46,9 @@ func (w *Why) ends(asked []wire.Ends, now map[uint64]*netlink.InetDiagTCPInfoRes
 			for _, i := range by[inode] {
 				number, _ := w.cfg.Proc.Env(pid, "RANK")
 				rank, _ := strconv.Atoi(number)
+				is, _ := w.cfg.Proc.Stat(pid)
 				out[i] = wire.End{PID: pid, Name: path.Base(w.cfg.Proc.Name(pid)), Job: w.jobOf(pid), Rank: rank,
-					Listens: out[i].Listens}
+					Listens: out[i].Listens, Read: read[inode] && !is.Stopped()}
 			}
 		}
 	}

@@ -78,26 +78,25 @@ func (w *Why) hang(pid, tid int, at string) *wire.FileWait {
 	return h
 }
 
-// fullPipe is a pipe to which a thread writes, and that is not read: who could waits for a child; nil: it waits for none.
-func (w *Why) fullPipe(k *watched, pid, tid int, at string) *wire.FullPipe {
+// unread reports whether a thread waits to write to a pipe that its parent alone could read, which waits for it to end.
+func (w *Why) unread(pid, tid int, at string) bool {
+	const byPID = 1 // P_PID of waitid(2)
 	fs := w.cfg.Proc
 	number, args, calls := fs.Call(pid, tid)
-	if !strings.Contains(at, "pipe_write") || !calls || number != unix.SYS_WRITE || args[0] >= 1<<20 {
-		return nil
+	if !strings.Contains(at, "pipe_write") || !calls || number != unix.SYS_WRITE && number != unix.SYS_WRITEV || args[0] >= 1<<20 {
+		return false
 	}
-	p := &wire.FullPipe{PID: pid, Name: path.Base(fs.Name(pid)), FD: int(args[0])} //nolint:gosec // it is bounded
-	for _, reader := range fs.Readers(pid, p.FD) {
-		if reader == pid {
-			continue
-		}
-		main := fs.Threads(reader, 1) // another thread of it that could read would have been woken
-		if !slices.Contains(k.pids, reader) || !strings.HasPrefix(fs.WaitsIn(reader, reader), "do_wait") ||
-			len(main) == 0 || main[0].Ran != k.threads[reader].Ran {
-			return nil
-		}
-		p.Reader = wire.BusyProgram{PID: reader, Name: path.Base(fs.Name(reader))}
+	is, _ := fs.Stat(pid)
+	if !slices.Equal(fs.Readers(pid, int(args[0])), []int{is.PPID}) { //nolint:gosec // it is bounded
+		return false
 	}
-	return p
+	number, args, calls = fs.Call(is.PPID, is.PPID)
+	child := uint64(fs.InnerPID(pid)) //nolint:gosec // it is none below 0
+	return calls && (number == unix.SYS_WAIT4 && args[0] == child || number == unix.SYS_WAITID && args[0] == byPID && args[1] == child) &&
+		!slices.ContainsFunc(fs.Threads(is.PPID, threadsMost), func(t proc.Thread) bool { // one that reads, or hands on what it has
+			at := fs.WaitsIn(is.PPID, t.TID)
+			return strings.Contains(at, "pipe") || strings.Contains(at, "nanosleep")
+		})
 }
 
 // served begin the types of file systems that are served by a process or over a network.
@@ -170,16 +169,6 @@ func (e Evidence) files(host string, r wire.RankLook,
 			remedy = fmt.Sprintf("timeout 5 ls %s   # on %s: what serves it does not answer", h.Mount, host)
 		}
 		add("file-silent", 86, text, remedy, where(r), e.others(r))
-	}
-	if p := r.Pipe; p != nil {
-		reader := "which nobody else has"
-		if p.Reader.PID != 0 {
-			reader = fmt.Sprintf("which only %s (pid %d) can read, and that waits for a process to end", p.Reader.Name, p.Reader.PID)
-		}
-		add("pipe-full", 88, fmt.Sprintf("cannot go on: %s (pid %d) waits to write to a full pipe, %s", p.Name, p.PID, reader),
-			fmt.Sprintf("timeout 5 cat /proc/%d/fd/%d   # on %s: shows what it has written, and lets it go on", p.PID, p.FD, host),
-			where(r), e.others(r), "who starts a program with a pipe has to read it before waiting for the program's end, as "+
-				"communicate() of Python's subprocess does")
 	}
 	if f := r.Full; f != nil {
 		add("files-full", 87, fmt.Sprintf("has %d of %d files open (%d are sockets), and can open no more, nor take connections: "+

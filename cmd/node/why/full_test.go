@@ -125,12 +125,8 @@ var fullRows = map[string]rankRow{
 	"a rank waits for its input":           {questions("input", ""), "waits-for-rank:1:spark2"},
 	"a rank waits for what it has started": {questions("sleep", "python3"), "waits-for-rank:1:spark2"},
 	"a rank had ended with 0":              {left, "ended:2:spark3"},
-	"a child writes to what nobody reads": {func(e *Evidence) {
-		questions("pipe", "python3")(e)
-		e.Looks[1].Ranks[0].Pipe = &wire.FullPipe{PID: 101, Name: "upload", FD: 1, Reader: wire.BusyProgram{PID: 90, Name: "python3"}}
-	}, "pipe-full:1:spark2"},
-	"nothing has gone for minutes":  {silentFor(3*time.Minute, func(*wire.RankLook) {}), "fell-silent::"},
-	"nothing has gone for a minute": {silentFor(90*time.Second, func(*wire.RankLook) {}), ""},
+	"nothing has gone for minutes":         {silentFor(3*time.Minute, func(*wire.RankLook) {}), "fell-silent::"},
+	"nothing has gone for a minute":        {silentFor(90*time.Second, func(*wire.RankLook) {}), ""},
 	"nothing has gone, as nobody wanted any": {silentFor(3*time.Minute, func(r *wire.RankLook) {
 		r.Listens = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:8000")}
 	}), ""},

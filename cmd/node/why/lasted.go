@@ -108,14 +108,15 @@ func (e Evidence) onceLasted(f wire.WhyFinding, late, waiting []wire.RankLook) [
 		}
 		text = list(late) + does + " and " + text
 	}
-	return []wire.WhyFinding{{Text: fmt.Sprintf("%s, for less than a minute: ask again if that goes on", text)}}
+	return []wire.WhyFinding{{Text: fmt.Sprintf("%s, which has not been seen for a whole minute: ask again if that goes on", text)}}
 }
 
 // computes is a rank that has used about a core in all the minutes there are, while all others waited. It has no other
 // to talk to meanwhile.
 func (e Evidence) computes(all []wire.RankLook) []wire.WhyFinding {
 	i := slices.IndexFunc(all, spins)
-	if i < 0 || !joined(all) || silent(all) < endless*time.Minute {
+	still := silent(all)
+	if i < 0 || !joined(all) || still < lasts {
 		return nil
 	}
 	late, rest := all[i], slices.Delete(slices.Clone(all), i, i+1)
@@ -126,8 +127,9 @@ func (e Evidence) computes(all []wire.RankLook) []wire.WhyFinding {
 		}
 		minutes = min(minutes, e.throughout(r, func(cores float64) bool { return cores < 2*quiet }))
 	}
-	if minutes < endless {
-		return nil
+	if minutes < endless || still < endless*time.Minute {
+		return []wire.WhyFinding{{Text: fmt.Sprintf("rank %d computes, %s for it, and nothing has gone between them for %s: "+
+			"that is a finding once %d whole minutes of it have been seen", late.Rank, wait(rest), still.Round(time.Second), endless)}}
 	}
 	f := waitFinding(e, []wire.RankLook{late}, rest, 50, "")
 	f.Code, f.Text = "computes", fmt.Sprintf("rank %d on %s has computed for %d min while %s for it", late.Rank, late.Host,

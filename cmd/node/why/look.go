@@ -327,7 +327,9 @@ func (w *Why) threads(k *watched, pid int, before map[int]proc.Work, waits map[s
 		if known && t.Ran == was.Ran {
 			l.FileLock = cmp.Or(l.FileLock, w.fileLock(pid, t.TID, before))
 			l.Hang = cmp.Or(l.Hang, w.hang(pid, t.TID, at))
-			l.Pipe = cmp.Or(l.Pipe, w.fullPipe(k, pid, t.TID, at))
+			if w.unread(pid, t.TID, at) {
+				l.Unread = &wire.BusyProgram{PID: pid, Name: path.Base(fs.Name(pid))}
+			}
 		}
 		if pid == l.PID && t.TID == pid {
 			l.Main = wire.ThreadLook{State: string(t.State), At: at, Ran: t.Ran - was.Ran, In: w.waitsFor(pid, t, at)}

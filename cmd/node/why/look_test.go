@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -73,35 +74,42 @@ func TestFileLock(t *testing.T) {
 	}
 }
 
-// A pipe is full for good if who could read it waits for a child; not if another process has it.
-func TestFullPipe(t *testing.T) {
-	from, to, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	writer, reader := exec.CommandContext(t.Context(), "yes"), exec.CommandContext(t.Context(), "sh", "-c", "sleep 60 3<&-; :")
-	writer.Stdout, reader.ExtraFiles = to, []*os.File{from}
-	for _, c := range []*exec.Cmd{writer, reader} {
-		if err := c.Start(); err != nil {
+// A program is stuck that writes to its parent, which waits for it; not one that somebody else could read.
+func TestUnreadProgram(t *testing.T) {
+	w := New(Config{Proc: proc.Here})
+	for script, want := range map[string]bool{
+		"p.wait()": true,
+		"import threading; threading.Thread(target=time.sleep, args=(600,)).start(); p.wait()":             false,
+		"q = subprocess.Popen(['sleep', '600'], stdin=p.stdout); p.stdout.close(); p.wait()":               false,
+		"subprocess.Popen(['sleep', '600']).wait()":                                                        false,
+		"import threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); p.wait()": true,
+	} {
+		c := exec.CommandContext(t.Context(), "python3", "-c", "import subprocess, time\n"+
+			"p = subprocess.Popen(['yes'], stdout=subprocess.PIPE)\nprint(p.pid, flush=True)\n"+script)
+		out, err := c.StdoutPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	}
-	if err := errors.Join(from.Close(), to.Close()); err != nil {
-		t.Fatal(err)
-	}
-	by, of := writer.Process.Pid, reader.Process.Pid
-	w, k := New(Config{Proc: proc.Here}), &watched{pids: []int{by, of}}
-	waits := func() *wire.FullPipe { return w.fullPipe(k, by, by, proc.Here.WaitsIn(by, by)) }
-	want := wire.FullPipe{PID: by, Name: "yes", FD: 1, Reader: wire.BusyProgram{PID: of, Name: "sh"}}
-	for got := waits(); got == nil || *got != want; got = waits() { // until both have come so far
-		if t.Context().Err() != nil {
-			t.Fatalf("%+v, want %+v", got, want)
+		var yes int
+		if _, err := fmt.Fscan(out, &yes); err != nil {
+			t.Fatal(err)
 		}
-		k.threads = map[int]proc.Thread{of: proc.Here.Threads(of, 1)[0]}
-	}
-	if k.pids = []int{by}; waits() != nil {
-		t.Error("who is no process of the rank may read it")
+		waits := func(pid int, in string) {
+			for !strings.Contains(proc.Here.WaitsIn(pid, pid), in) {
+				runtime.Gosched()
+			}
+		}
+		waits(yes, "pipe_write")
+		waits(c.Process.Pid, "do_wait")
+		if got := w.unread(yes, yes, proc.Here.WaitsIn(yes, yes)); got != want {
+			t.Errorf("%s: stuck %v, want %v", script, got, want)
+		}
+		_ = unix.Kill(yes, unix.SIGKILL)
+		_ = c.Process.Kill()
+		_ = c.Wait()
 	}
 }
 

@@ -85,13 +85,13 @@ func talk(e *Evidence, moved uint64, fabric, gpus bool) {
 	}
 }
 
-// workers are ranks without connections to each other, which all wait for a server, that has answered them before or not.
-func workers(e *Evidence, before bool) {
+// workers are ranks without connections to each other, which all wait for a server, that has read what they sent or not.
+func workers(e *Evidence, read bool) {
 	each(e, -1, func(r *wire.RankLook) {
 		idles("network")(r)
 		r.Conns = nil
-		r.Awaits = []wire.Await{{Remote: netip.MustParseAddrPort("10.0.0.9:6379"), Main: true, Again: before, Idle: 2 * time.Minute,
-			Who: "outside the cluster"}}
+		r.Awaits = []wire.Await{{Remote: netip.MustParseAddrPort("10.0.0.9:6379"), Main: true, Idle: 2 * time.Minute,
+			Who: "redis, pid 7 on spark3", Host: "spark3", End: &wire.End{PID: 7, Name: "redis", Read: read}}}
 	})
 }
 
@@ -109,13 +109,9 @@ var netRows = map[string]rankRow{
 			r.Conns = append(r.Conns, wire.Conn{Remote: netip.MustParseAddrPort("10.0.0.9:3128"), Moved: 10})
 		})
 	}, ""},
-	"all ranks wait for work":           {func(e *Evidence) { workers(e, true) }, ""},
-	"all ranks wait for a first answer": {func(e *Evidence) { workers(e, false) }, "awaits-answer:0:spark1"},
-	"one rank waits for one that has answered it before": {func(e *Evidence) {
-		workers(e, true)
-		e.Looks[2].Ranks[0].Awaits = nil
-	}, "awaits-answer:0:spark1"},
-	"ranks that talk to each other wait for one that has answered them before": {func(e *Evidence) {
+	"ranks wait for work": {func(e *Evidence) { workers(e, true) }, ""},
+	"ranks wait for one that does not read what they ask": {func(e *Evidence) { workers(e, false) }, "awaits-answer:0:spark1"},
+	"ranks that talk to each other wait for another": {func(e *Evidence) {
 		workers(e, true)
 		each(e, -1, func(r *wire.RankLook) { r.Conns = []wire.Conn{conn(r.Rank, (r.Rank+1)%3), conn(r.Rank, (r.Rank+2)%3)} })
 	}, "awaits-answer:0:spark1"},

@@ -147,6 +147,8 @@ func heldBy(l wire.RankLook) string {
 		return "its standard input"
 	case l.Main.In == "sleep" && l.Main.Ran > 2:
 		return fmt.Sprintf("something that it looks for %.0f times a second", float64(l.Main.Ran)/window.Seconds())
+	case l.Unread != nil:
+		return fmt.Sprintf("%s (pid %d) to end, whose output it does not read: the pipe to it is full", l.Unread.Name, l.Unread.PID)
 	case l.Under != "":
 		return fmt.Sprintf("%s (pid %d), which %s has started", l.Name, l.PID, l.Under)
 	}

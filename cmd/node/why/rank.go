@@ -338,6 +338,9 @@ func (e Evidence) attempts() []wire.WhyFinding {
 		Remedy: "sparkrun ps " + string(e.Job.Spec.ID)}}
 }
 
+// settles is how long a machine that has come back may be reached by any way that works first.
+const settles = 10 * time.Second
+
 // away is about machines of the job that do not answer, and ranks that a person has stopped.
 func (e Evidence) away() (out []wire.WhyFinding) {
 	for _, host := range e.Job.Away {
@@ -350,6 +353,9 @@ func (e Evidence) away() (out []wire.WhyFinding) {
 		out = append(out, e.Knocked[host].of(f))
 	}
 	for _, host := range e.Job.FabricOnly {
+		if slices.ContainsFunc(e.Nodes, func(n wire.NodeStatus) bool { return n.Host == host && e.Now.Sub(n.Since) < settles }) {
+			continue
+		}
 		out = append(out, wire.WhyFinding{Code: "fabric-only", Sure: 50, Host: host, Remedy: "sparkrun doctor --node " +
 			host,
 			Text: "the management network does not reach " + host + ", the fabric does"})

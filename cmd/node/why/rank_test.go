@@ -374,7 +374,7 @@ func TestRank(t *testing.T) {
 		want, lasts := strings.CutPrefix(tt.want, "later ")
 		if lasts {
 			if found := Rank(e); len(found) > 0 || !slices.ContainsFunc(e.looked(), func(text string) bool {
-				return strings.Contains(text, "for less than a minute: ask again")
+				return strings.Contains(text, "which has not been seen for a whole minute: ask again")
 			}) {
 				t.Errorf("%s, for a moment: %+v, %q", name, found, e.looked())
 			}

@@ -94,7 +94,7 @@ func (e Evidence) wrongPort() []wire.WhyFinding {
 	text := fmt.Sprintf("rank %d on %s listens on %d, and not on %d, where --serve has it", who.Rank, who.Host, at[0].Port(),
 		want.Port())
 	if !e.lasted(all) {
-		return []wire.WhyFinding{{Text: text + ", for less than a minute: ask again if that goes on"}}
+		return []wire.WhyFinding{{Text: text + ", which has not been seen for a whole minute: ask again if that goes on"}}
 	}
 	return []wire.WhyFinding{{Code: "wrong-port", Sure: 85, Rank: new(who.Rank), Host: who.Host, Text: text,
 		Evidence: []string{where(who)}, Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}}

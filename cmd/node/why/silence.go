@@ -56,13 +56,10 @@ func (e Evidence) silence(r wire.RankLook) (wire.Await, bool) {
 	return wire.Await{}, false
 }
 
-// forWork reports whether ranks that have nothing to do with each other all wait alike for one that has answered them before:
-// it may have no work for them.
+// forWork reports whether a rank for which no other one waits has asked a member's process that has read all of it: that may
+// have no work for it.
 func (e Evidence) forWork(r wire.RankLook, a wire.Await) bool {
-	rest := e.rest(r)
-	return a.Again && len(rest) > 0 && !e.talks(r) && !slices.ContainsFunc(rest, func(o wire.RankLook) bool {
-		return e.talks(o) || !slices.ContainsFunc(o.Awaits, func(b wire.Await) bool { return b.Again && b.Remote == a.Remote })
-	})
+	return a.End != nil && a.End.Read && !e.talks(r)
 }
 
 // serves tells of a job whether it is a service that is ready.
@@ -126,9 +123,9 @@ func (e Evidence) servesOne(r wire.RankLook, add func(code string, sure int, tex
 }
 
 // bySelf leaves out what follows from a rank that does not go on by itself, as it waits for what is no rank of its job, a
-// process of its own is locked up or cannot write, or it can open no file: that others wait for it, that all do, that its service is ill.
+// process of its own is locked up, or it can open no file: that others wait for it, that all do, that its service is ill.
 func bySelf(found []wire.WhyFinding) []wire.WhyFinding {
-	causes := []string{"awaits-answer", "not-connected", "child-locked", "pipe-full", "files-full", "file-silent", "serves-one"}
+	causes := []string{"awaits-answer", "not-connected", "child-locked", "files-full", "file-silent", "serves-one"}
 	i := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return slices.Contains(causes, f.Code) })
 	if i < 0 {
 		return found
