@@ -97,6 +97,16 @@ func TestNewLeaderTellsNoOlderState(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		h := inherits(t, func(*launcher.Spec) {})
+		ranks := []launcher.RankStatus{runs(0), runs(1)}
+		time.Sleep(time.Hour)
+		h.hears("id1", "boot1.1", launcher.PhaseStarted, ranks[0])
+		h.hears("id2", "boot2.1", launcher.PhaseStarted, ranks[1])
+		if at := h.Jobs()[0].Started; at == nil || !at.Equal(ranks[1].Time) {
+			t.Errorf("it is said to run since %s, and does since %s", at, ranks[1].Time)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		h := inherits(t, func(*launcher.Spec) {})
 		h.hears("id1", "boot1.1", launcher.PhaseStarted, runs(0))
 		failed := runs(1)
 		failed.State, failed.Exit = launcher.RankEnded, &launcher.Exit{Code: 7}

@@ -209,9 +209,12 @@ func (r *run) stepRuns(p *placement, ev launcher.Event) {
 // tellRunning reports that all ranks run; with several steps, also that the last one is ready.
 func (r *run) tellRunning() {
 	now := time.Now()
+	if since := r.runsSince(); r.found && !since.IsZero() && since.Before(now) {
+		now = since // an earlier leader saw it
+	}
 	r.viewMu.Lock()
 	if r.found && r.wasReady() {
-		now = *r.seen.Ready // an earlier leader saw it
+		now = *r.seen.Ready
 	}
 	r.started = &now
 	r.viewMu.Unlock()
@@ -220,6 +223,18 @@ func (r *run) tellRunning() {
 		return
 	}
 	r.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now, Ports: r.ports})
+}
+
+// runsSince is when the last of the ranks was started, by what nodes tell of those that run; zero: none has.
+func (r *run) runsSince() (last time.Time) {
+	for _, p := range r.placements {
+		for _, st := range p.ranks {
+			if at := st.Time.Add(-p.ahead); st.State == launcher.RankRunning && at.After(last) {
+				last = at
+			}
+		}
+	}
+	return last
 }
 
 // allBegun tells whether each of a node's ranks was exec'd or could not be.

@@ -457,3 +457,21 @@ func TestShown(t *testing.T) {
 		}
 	}
 }
+
+// Of what a command writes the last is kept, and all of it is shown to who wants to see it.
+func TestTailOfOutput(t *testing.T) {
+	var shown atomic.Int64
+	out := &tail{to: writer(func(p []byte) (int, error) { shown.Add(int64(len(p))); return len(p), nil })}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "yes | head -c 50000000; echo rate 7")
+	cmd.Stdout = out
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if kept := out.kept.Len(); kept > 3*keptOutput || !strings.HasSuffix(out.String(), "rate 7\n") || shown.Load() != 50_000_007 {
+		t.Errorf("%d bytes are kept, %d were shown", kept, shown.Load())
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }

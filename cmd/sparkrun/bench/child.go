@@ -74,8 +74,8 @@ func await(cmd *exec.Cmd) error {
 
 // tail keeps the last bytes of what is written to it, and passes all on to an optional writer.
 type tail struct {
-	bytes.Buffer
-	to io.Writer
+	kept bytes.Buffer
+	to   io.Writer
 }
 
 // keptOutput is read for figures, in bytes: the last of them count.
@@ -85,18 +85,23 @@ func (t *tail) Write(p []byte) (int, error) {
 	if t.to != nil {
 		t.to.Write(p) //nolint:errcheck // a terminal that is gone stops no benchmark
 	}
-	if t.Len() > 2*keptOutput {
-		t.Next(t.Len() - keptOutput)
+	if t.kept.Len() > 2*keptOutput {
+		t.kept.Next(t.kept.Len() - keptOutput)
 	}
-	return t.Buffer.Write(p)
+	return t.kept.Write(p)
 }
+
+func (t *tail) String() string { return t.kept.String() }
 
 // after is an error of what has written this, with the last lines that say anything.
 func (t *tail) after(err error) error {
 	const most = 3
+	if err == nil {
+		return nil
+	}
 	lines := strings.FieldsFunc(t.String(), func(r rune) bool { return r == '\n' || r == '\r' })
 	said := strings.Join(lines[max(0, len(lines)-most):], " / ")
-	if err == nil || said == "" {
+	if said == "" {
 		return err
 	}
 	return fmt.Errorf("%w; it said last: %s", err, strings.ToValidUTF8(said[max(0, len(said)-600):], ""))

@@ -155,7 +155,7 @@ func (r *runner) measure(ctx context.Context, c bench.Case, res *bench.Result) (
 	out, began := r.tail(), time.Now()
 	if err = r.child(timed, c.Argv, c.Env, out, out); err == nil {
 		took := time.Since(began).Seconds()
-		res.Figures, err = bench.Find(c.Patterns, out.Bytes())
+		res.Figures, err = bench.Find(c.Patterns, out.kept.Bytes())
 		res.Figures = append(res.Figures, bench.Figure{Name: bench.Seconds, Value: took, Unit: "s", Better: bench.Lower})
 	}
 	return out.after(err)
