@@ -36,9 +36,18 @@ var slowed = map[string]string{
 	"hw_slowdown":             "it is too hot, or lacks power",
 }
 
-// Slowed says why a GPU with these reasons is slower than its load makes it; empty: it is not.
-func Slowed(reasons []string) string {
-	for _, r := range reasons {
+// Slowed says why a GPU of that name is slower than its load makes it, by what it tells; empty: it is not.
+func Slowed(name string, throttle []string, busy, mhz, most *float64) string {
+	g := GPU{Name: name, Throttle: throttle, Busy: busy, MHz: mhz, MaxMHz: most}
+	if why := g.throttled(); why != "" || !g.slow() {
+		return why
+	}
+	return fmt.Sprintf("it is busy at %.0f of %.0f MHz", *g.MHz, g.most())
+}
+
+// throttled is the reason that it tells of.
+func (g GPU) throttled() string {
+	for _, r := range g.Throttle {
 		if slowed[r] != "" {
 			return slowed[r]
 		}
@@ -55,7 +64,7 @@ func (ch *checker) gpus() {
 	}
 	for _, g := range ch.node.Facts.GPUs {
 		what := fmt.Sprintf("GPU %d of %s", g.Index, ch.node.Host)
-		why := Slowed(g.Throttle)
+		why := g.throttled()
 		if why != "" {
 			ch.add(codeGPUThrottle, envgen.SeverityWarning, what+" slows itself: "+why+
 				"; look at its air, its fans and its power supply", g.says(), "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")

@@ -57,3 +57,12 @@ func TestWentOff(t *testing.T) {
 		}
 	}
 }
+
+// A GPU at work is slow by its clock alone, too; one that is idle has a low clock.
+func TestSlowedByItsClock(t *testing.T) {
+	for busy, want := range map[float64]string{0.96: "it is busy at 500 of 3003 MHz", 0.1: ""} {
+		if got := Slowed("NVIDIA GB10", nil, new(busy), new(500.0), nil); got != want {
+			t.Errorf("at %v: %q, want %q", busy, got, want)
+		}
+	}
+}

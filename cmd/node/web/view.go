@@ -161,7 +161,7 @@ func (p *page) machineOf(n wire.NodeStatus) machineRow {
 			m.Celsius = new(max(*g.Celsius, or(m.Celsius, 0)))
 			m.Hot = m.Hot || *g.Celsius >= doctor.HotGPU
 		}
-		m.Slow = cmp.Or(m.Slow, doctor.Slowed(g.Throttle))
+		m.Slow = cmp.Or(m.Slow, doctor.Slowed(g.Name, g.Throttle, g.Busy, g.MHz, g.MaxMHz))
 	}
 	for _, h := range u.Heat {
 		if len(u.GPUs) == 0 {

@@ -36,7 +36,7 @@ func GPU(gpus []usage.GPU) string {
 		told = append(told, fmt.Sprintf("%.0f°C", warmest))
 	}
 	switch {
-	case slices.ContainsFunc(gpus, func(g usage.GPU) bool { return doctor.Slowed(g.Throttle) != "" }):
+	case slices.ContainsFunc(gpus, func(g usage.GPU) bool { return doctor.Slowed(g.Name, g.Throttle, g.Busy, g.MHz, g.MaxMHz) != "" }):
 		told = append(told, "slow")
 	case warmest >= doctor.HotGPU:
 		told = append(told, "hot")

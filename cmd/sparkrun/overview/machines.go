@@ -176,7 +176,7 @@ func (s *seen) notes() (notes []string) {
 				say("nvidia-smi on %s tells nothing: %s; see `sparkrun doctor`", n.Host, u.GPUSilent)
 			}
 			for _, g := range u.GPUs {
-				if why := doctor.Slowed(g.Throttle); why != "" {
+				if why := doctor.Slowed(g.Name, g.Throttle, g.Busy, g.MHz, g.MaxMHz); why != "" {
 					say("%s's GPU is slowed down: %s; see `sparkrun doctor`", n.Host, why)
 				}
 			}

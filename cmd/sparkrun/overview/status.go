@@ -49,7 +49,8 @@ role are left out.
 -o wide adds the GPU's power (W) and clock (MHZ), processors in use (CPU) and waiting
 (LOAD), swap, the space left on the fullest disk, what the fabric ports carry, in and
 out, by RDMA and by Ethernet, and how many warnings cables and addresses are worth;
-doctor asks the machines, and may have more. -o json and -o yaml are for programs.
+doctor asks the machines, and may have more. -o json and -o yaml are for programs, with
+--wide what machines use as well; jobs are in ps --json.
 --watch shows it until q or Ctrl-C; without a terminal it prints it at each change.
 
 A drained machine answers and gets no jobs, for a process there could not be killed. A
