@@ -43,9 +43,15 @@ func (e Evidence) lately(r wire.RankLook) (cores float64, known bool) {
 	return 0, false
 }
 
-// lasted reports whether ranks have done as little, or spun, for long, and sent each other nothing.
+// lasted reports whether ranks have done as little, or spun, for long, and sent each other nothing. One for which something
+// comes from elsewhere is no such rank: a download may be slow.
 func (e Evidence) lasted(ranks []wire.RankLook) bool {
 	for _, r := range ranks {
+		if slices.ContainsFunc(r.Awaits, func(a wire.Await) bool {
+			return a.Main && !a.Own && !a.Asks && !a.Connects && a.Idle < lasts
+		}) {
+			return false
+		}
 		was, known := e.lately(r)
 		if !known || r.CPU < 2*quiet && was >= 2*quiet || r.CPU >= 2*quiet && was < 0.8*min(r.CPU, 1) {
 			return false

@@ -101,6 +101,10 @@ var netRows = map[string]rankRow{
 	"a proxy has not answered for a moment": {func(e *Evidence) {
 		fetches(e, func(r *wire.RankLook) { r.Awaits[0].Idle = 50 * time.Second })
 	}, ""},
+	"a download is slow, and all others wait": {func(e *Evidence) {
+		silentFor(3*time.Minute, func(*wire.RankLook) {})(e)
+		e.Looks[1].Ranks[0].Awaits = []wire.Await{{Remote: netip.MustParseAddrPort("10.0.0.9:3128"), Main: true, Idle: 4 * time.Second}}
+	}, ""},
 	"a download is slow": {func(e *Evidence) {
 		fetches(e, func(r *wire.RankLook) { r.Awaits[0].Idle = 9 * time.Second })
 	}, ""},
