@@ -206,8 +206,12 @@ func unreachable(cause error) error {
 		cause = u.Err // "Post "https://<uuid>/...": " helps nobody
 	}
 	text := cause.Error()
-	if errors.Is(cause, context.Canceled) || errors.Is(cause, net.ErrClosed) || text == context.Canceled.Error() {
-		text, cause = "the connection was cut", nil // not by the caller
+	const wasCut = "the connection was cut" // not by the caller
+	switch {
+	case errors.Is(cause, context.Canceled), errors.Is(cause, net.ErrClosed), text == context.Canceled.Error():
+		text, cause = wasCut, nil
+	case text == io.EOF.Error(), text == io.ErrUnexpectedEOF.Error():
+		text = wasCut
 	}
 	return &remoteError{text: text, sentinel: ErrUnreachable, cause: cause}
 }
