@@ -94,6 +94,7 @@ def queue_of_work():
     while True:
         clients.append(listener.accept()[0])
         clients[-1].sendall(b"work")
+        clients[-1].recv(4)
 
 
 def worker():
