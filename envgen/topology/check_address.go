@@ -150,7 +150,7 @@ func (c *checker) checkDuplicates() {
 	}
 }
 
-// SameAddress reports whether a finding is that another host has an address of this one.
+// SameAddress reports whether a finding is that this host and another one have an address.
 func SameAddress(f envgen.Finding, host string) bool {
 	return f.Code == CodeDuplicateAddress && strings.Contains(f.Evidence, " on "+host+" ")
 }

@@ -218,3 +218,17 @@ func TestPreflightConnectXOnTheLAN(t *testing.T) {
 		})
 	}
 }
+
+// Both hosts that have an address are known from what is found of one of them, and no third one.
+func TestSameAddress(t *testing.T) {
+	f := load(t, "findings/duplicate-address.txt")
+	i := slices.IndexFunc(derive(t, f.in).Findings, func(f envgen.Finding) bool { return f.Code == CodeDuplicateAddress })
+	if i < 0 {
+		t.Fatal("there is none")
+	}
+	for host, want := range map[string]bool{"spark1": true, "spark2": true, "spark": false, "spark3": false} {
+		if got := SameAddress(derive(t, f.in).Findings[i], host); got != want {
+			t.Errorf("%s: %v", host, got)
+		}
+	}
+}

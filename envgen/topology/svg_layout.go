@@ -57,8 +57,8 @@ type sheet struct {
 	trunks        []int // links with rails under several rows, joined at the left
 	left          int   // where boxes begin
 	width, height int
-	bottom        []int // of each row's boxes
-	away          []string
+	bottom        []int    // of each row's boxes
+	away          []string // ids of nodes
 }
 
 // arrange lays out the picture.

@@ -69,7 +69,7 @@ func ranksWanted(q url.Values) []int {
 
 // reader makes lines of output, and knows how far it is.
 type reader struct {
-	tail  bool   // it begins with the last lines, which has not been said
+	last  bool   // it begins with the last lines, which has not been said
 	words string // searched for, in lower case; empty: all lines are wanted
 
 	mu      sync.Mutex
@@ -101,8 +101,8 @@ func (r *reader) take(c wire.LogChunk) error {
 		return nil
 	}
 	of := launcher.Cursor{Rank: c.Rank, Stream: c.Stream}
-	if _, known := r.at[of]; r.tail && !known && c.Offset > 0 {
-		r.tail = false
+	if _, known := r.at[of]; r.last && !known && c.Offset > 0 {
+		r.last = false
 		fmt.Fprintf(&r.pending, `<li class="note">of each rank the last %d lines: "Download all" has all</li>`, tail)
 	}
 	data := slices.Concat(r.rest[of], c.Data)
@@ -242,7 +242,7 @@ func (w *Web) lines(rw http.ResponseWriter, r *http.Request) {
 	req.Cursors = cursors(cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("at")))
 	ctx, cancel := context.WithCancel(r.Context())
 	read := newReader(q.Get("q"))
-	read.tail = len(req.Cursors) == 0 && q.Get("q") == ""
+	read.last = len(req.Cursors) == 0 && q.Get("q") == ""
 	var failed error // once it has ended
 	ended := make(chan struct{})
 	go func() {

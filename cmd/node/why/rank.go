@@ -44,11 +44,10 @@ func Rank(e Evidence) []wire.WhyFinding {
 	}
 	if e.Job != nil && e.Job.Outcome != nil {
 		add(e.ended()...)
-		add(e.fabric()...)
 		for _, l := range e.Looks {
 			add(e.machine(l)...)
 		}
-		return noSpace(e.lostPeer(found))
+		return noSpace(found)
 	}
 	if e.Job != nil {
 		add(e.notStarted()...)
@@ -102,22 +101,6 @@ func noSpace(found []wire.WhyFinding) []wire.WhyFinding {
 	return under(found, i, full)
 }
 
-// lostPeer gives an end for which there is no cause but a lost connection what its machines' fabric has against it, which is
-// no matter of other ends.
-func (e Evidence) lostPeer(found []wire.WhyFinding) []wire.WhyFinding {
-	ofFabric := func(f wire.WhyFinding) bool {
-		return slices.ContainsFunc(e.Fabric, func(o envgen.Finding) bool { return o.Code == f.Code })
-	}
-	at := slices.IndexFunc(found, ofFabric)
-	end := slices.IndexFunc(found, func(f wire.WhyFinding) bool { return f.Code == "ended" })
-	if o := e.Job.Outcome; at < 0 || end < 0 || o.Root == nil || !o.Root.Exit.LostPeer || *found[end].Rank != o.Root.Rank {
-		return slices.DeleteFunc(found, ofFabric)
-	}
-	found[end].Text += "; of their fabric: " + found[at].Text
-	found[end].Remedy = found[at].Remedy
-	return under(found, end, ofFabric)
-}
-
 // byLink leaves out what follows from a link that is lost, and gives it to that as evidence: that nothing answers over
 // it, that ranks wait for those behind it, and that its port has no link.
 func (e Evidence) byLink(found []wire.WhyFinding) []wire.WhyFinding {
@@ -165,9 +148,15 @@ func (e Evidence) ended() []wire.WhyFinding {
 		Remedy: "sparkrun logs " + string(e.Job.Spec.ID)}
 	if o.Root != nil {
 		f.Rank, f.Host = &o.Root.Rank, o.Root.Host
-		if i := slices.IndexFunc(o.Exits, func(x launcher.RankExit) bool {
+		i := slices.IndexFunc(o.Exits, func(x launcher.RankExit) bool {
 			return !x.Exit.Failed() && !e.Job.Spec.Daemon(x.Rank)
-		}); i >= 0 && o.Root.Exit.LostPeer {
+		})
+		switch of := e.fabric(); {
+		case !o.Root.Exit.LostPeer:
+		case i < 0 && len(of) > 0: // nothing else says why
+			f.Text += "; of their fabric: " + of[0].Text
+			f.Remedy, f.Evidence = of[0].Remedy, of[0].Evidence
+		case i >= 0:
 			left := o.Exits[i]
 			f.Rank, f.Host = &left.Rank, left.Host
 			f.Text = fmt.Sprintf("rank %d on %s had ended with 0, and others still wanted it: %s", left.Rank, left.Host, f.Text)

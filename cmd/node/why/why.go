@@ -273,8 +273,7 @@ func (e Evidence) placed() bool {
 
 // fabricFindings are those that a launch on the job's machines would meet, or all of a machine.
 func fabricFindings(e Evidence) []envgen.Finding {
-	st := wire.Status{Nodes: e.Nodes}
-	seen, away := checkup.Seen(st), st.Away()
+	seen := checkup.Seen(wire.Status{Nodes: e.Nodes})
 	for i, n := range seen.Nodes {
 		for _, l := range e.Looks {
 			if l.ID == launcher.NodeID(n.ID) {
@@ -285,10 +284,17 @@ func fabricFindings(e Evidence) []envgen.Finding {
 	if err := seen.Derive(); err != nil {
 		return nil
 	}
+	for _, n := range e.Nodes {
+		if n.State == "away" { // what it had nobody has there now
+			seen.Topology.Findings = slices.DeleteFunc(seen.Topology.Findings, func(f envgen.Finding) bool {
+				return topology.SameAddress(f, n.Host)
+			})
+		}
+	}
 	if e.Node != nil {
 		var known []envgen.Finding
 		for _, f := range slices.Concat(seen.FabricOnly(), seen.Topology.Findings) {
-			if f.Host == e.Node.Host || !slices.Contains(away, f.Node) && topology.SameAddress(f, e.Node.Host) {
+			if f.Host == e.Node.Host || topology.SameAddress(f, e.Node.Host) {
 				f.Host = e.Node.Host
 				known = append(known, f)
 			}
@@ -309,9 +315,7 @@ func fabricFindings(e Evidence) []envgen.Finding {
 		views = append(views, envgen.NodeView{ID: n.ID, Host: n.Host, Mgmt: n.Addr, Inventory: n.Inventory})
 		entries = append(entries, p.Entry)
 	}
-	found := slices.DeleteFunc(survey.Rules{}.Preflight(seen.Topology, views, entries), func(f envgen.Finding) bool {
-		return f.Code == topology.CodeDuplicateAddress && slices.Contains(away, f.Node) // nobody has it there now
-	})
+	found := survey.Rules{}.Preflight(seen.Topology, views, entries)
 	for _, f := range seen.Topology.Findings { // a launch does not mind these
 		if (f.Code == topology.CodeLinkErrors || f.Code == topology.CodeRetransmits) && len(views) > 1 &&
 			slices.ContainsFunc(views, func(v envgen.NodeView) bool { return v.Host == f.Host }) {

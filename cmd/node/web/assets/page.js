@@ -111,7 +111,7 @@ function follow() {
   note.className = "note";
   open(url, (name, data) => {
     if (name === "lines") { note.remove(); add(data); }
-    if (name === "end") note.textContent = list.children.length ? data : "no line: " + data;
+    if (name === "end") note.textContent = list.children.length ? data : "no lines: " + data;
     if (name === "still" && !list.children.length) note.textContent = "nothing yet";
     if (name !== "lines" && note.textContent) list.append(note);
   });
