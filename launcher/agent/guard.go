@@ -86,9 +86,10 @@ func (g *guard) tell(of verdict, problem error) {
 // readSample reads this machine's. A kernel without PSI or swap tells of no stalls.
 func readSample() (sample, error) {
 	m, err := proc.Here.Memory()
+	onCPUs, _ := proc.Here.FreeOnCPUs()
 	waited, _ := proc.Here.MemoryPressure()
 	swapped, _ := proc.Here.SwappedIn()
-	return sample{at: time.Now(), total: m.Total, available: m.Available, stalled: waited.Full, swapped: swapped}, err
+	return sample{at: time.Now(), total: m.Total, available: m.Available + onCPUs, stalled: waited.Full, swapped: swapped}, err
 }
 
 // endLargest ends the attempt that has to go, which it returns; text is headroom's. Last is what was ended the time

@@ -16,7 +16,7 @@ import (
 // No signs are, since machines that serve well show them, too: little MemFree (#54), no free large blocks
 // (DeepSeek-v4.1-Flash-DGX-Sparks#23), NV_ERR_NO_MEMORY in the kernel's log (vllm#56824), use of swap (NemoClaw#7127).
 const (
-	// guardEvery is the time between two samples, each of three files and some 50 us.
+	// guardEvery is the time between two samples, each of four files and some 200 us.
 	guardEvery = 500 * time.Millisecond
 	// A fall that reaches the floor within fallSoon is enough, once it has lasted for fallSteps samples. What is taken
 	// at once, as vLLM's KV cache is, falls in two of them at most.
@@ -35,7 +35,8 @@ const (
 // sample is the state of a machine's memory at a moment.
 type sample struct {
 	at time.Time
-	// total and available are in bytes. Page cache counts as available, so that filling it changes nothing.
+	// total and available are in bytes. Page cache counts as available, so that filling it changes nothing, and so does
+	// what the CPUs keep free, so that giving it back does not either.
 	total, available int64
 	stalled          time.Duration // for which all tasks at once have waited for memory, since the boot
 	swapped          int64         // bytes that came back from swap since the boot
