@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// benchRun is what bench export --json says.
+// benchRun is what bench show --json says.
 type benchRun struct {
 	Run []struct {
 		Circumstances []struct{ Name, Value string }
@@ -77,7 +77,7 @@ scenarios:
 	second := strings.TrimSpace(l.on("spark2", bench("run", file, "--only", "hosts")...).must(t).out)
 
 	var run benchRun
-	check(t, json.Unmarshal([]byte(l.on("spark1", bench("export", first, "--json")...).must(t).out), &run))
+	check(t, json.Unmarshal([]byte(l.on("spark1", bench("show", first, "--json")...).must(t).out), &run))
 	if len(run.Results) != 6 || run.Ended == nil || run.Ended.Failed != 0 || len(run.Run) != 2 {
 		t.Fatalf("%+v", run)
 	}

@@ -27,6 +27,6 @@ sparkrun help bench has a file, and what each key means.`,
   sparkrun bench compare pair-20261128-0900 pair-20261129-0900`,
 	}
 	app.Group(cmd)
-	cmd.AddCommand(newRunCmd(a), newLsCmd(a), newShowCmd(a), newCompareCmd(a), newPlotCmd(a), newExportCmd(a))
+	cmd.AddCommand(newRunCmd(a), newLsCmd(a), newShowCmd(a), newCompareCmd(a), newPlotCmd(a))
 	return cmd
 }

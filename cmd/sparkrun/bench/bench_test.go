@@ -377,7 +377,7 @@ func TestHostileRun(t *testing.T) {
 	}
 	b.write("x.jsonl", `{"run": {"id": "+id\n"}}`+"\n"+string(line)+"\n")
 	path := filepath.Join(b.dir, "x.jsonl")
-	for _, args := range [][]string{{"export", path, "--csv"}, {"show", path}, {"compare", path, path}} {
+	for _, args := range [][]string{{"show", path, "--csv"}, {"show", path}, {"compare", path, path}} {
 		if err := b.do(args...); err != nil {
 			t.Fatal(err)
 		}
@@ -437,8 +437,8 @@ func TestShown(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		"compare " + all[0].ID + " " + all[1].ID: "sum    rate      7 x/s (0.0 %)",
-		"export two --csv":                       ",sum,1,",
-		"export two --json":                      `"unit": "x/s"`,
+		"show two --csv":                         ",sum,1,",
+		"show two --json":                        `"unit": "x/s"`,
 		"plot two -o -":                          "<polyline",
 		"show two":                               all[1].ID + ", of",
 		"show tw":                                all[1].ID + ", of",
@@ -450,7 +450,7 @@ func TestShown(t *testing.T) {
 			t.Errorf("%s: %v: %s", line, err, b.out.String())
 		}
 	}
-	for line, want := range map[string]string{"show x": "there is none", "export two": "want one of --csv and --json",
+	for line, want := range map[string]string{"show x": "there is none", "show two --csv --json": "want one of --csv and --json",
 		"plot two": "--output is missing", "run x --changed": "--changed: this is for --resume", "compare two": "a run is missing"} {
 		if err := b.do(strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", line, err)

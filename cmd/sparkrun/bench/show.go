@@ -88,19 +88,46 @@ func (r saved) state() string {
 }
 
 func newShowCmd(a *app.App) *cobra.Command {
-	return &cobra.Command{
+	asCSV, asJSON := false, false
+	cmd := &cobra.Command{
 		Use:   "show RUN",
 		Short: "Show what a run measured, and under which circumstances",
 		Long: `Shows a run's circumstances, then for each case the median of each figure, its spread
 (the interquartile range, as a part of the median) and how many runs it is of; then what
 failed and why, and how rates grow with nodes or tp. RUN is an id; the begin of one, or
 the name of a file's benchmarks, for the latest such run; or a FILE.jsonl of another
-machine.`,
-		Example:           "  sparkrun bench show pair",
-		Args:              app.Takes(1, "the run"),
+machine.
+
+--csv and --json print all that is kept. --csv prints a row for each figure of each
+run of a case: run, scenario, the values that vary, repeat, at, figure, value, unit,
+better, error. What a spreadsheet would take for a formula has a ' before it. --json
+prints an object: run (the circumstances, once for each time that it was begun or
+resumed), results (key, scenario, values, argv, env, load, repeat, at, client, server,
+before and after with the GPUs' clocks, figures, input_tokens, output_tokens, notes,
+error) and ended.`,
+		Example: `  sparkrun bench show pair
+  sparkrun bench show pair --csv > pair.csv
+  sparkrun bench show pair --json | jq '.results[].figures'`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if asCSV && asJSON {
+				return app.Usagef("want one of --csv and --json")
+			}
+			return app.Takes(1, "the run")(nil, args)
+		},
 		ValidArgsFunction: completeRuns(a),
-		RunE:              over(a, func(runs []bench.Run) error { return showRun(a, runs[0]) }),
+		RunE: over(a, func(runs []bench.Run) error {
+			switch {
+			case asJSON:
+				return a.Object(runs[0])
+			case asCSV:
+				return printCSV(a, runs[0])
+			}
+			return showRun(a, runs[0])
+		}),
 	}
+	cmd.Flags().BoolVar(&asCSV, "csv", false, "print CSV")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
 }
 
 func showRun(a *app.App, r bench.Run) error {
