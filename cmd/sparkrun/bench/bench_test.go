@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -304,6 +305,7 @@ func TestTimeoutAndInterrupt(t *testing.T) {
 	}
 	b = newBed(t, strings.Replace(file, "echo rate 7", `trap "touch ended; sleep 0.1; exit" TERM; touch began; sleep 300 & wait`, 1))
 	t.Chdir(b.dir)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // nohup, under which these tests may run, has it ignored
 	over := make(chan struct{})
 	go func() {
 		ticks := time.Tick(time.Millisecond)
