@@ -16,7 +16,7 @@ import (
 // No signs are, since machines that serve well show them, too: little MemFree (#54), no free large blocks
 // (DeepSeek-v4.1-Flash-DGX-Sparks#23), NV_ERR_NO_MEMORY in the kernel's log (vllm#56824), use of swap (NemoClaw#7127).
 const (
-	// guardEvery is the time between two samples, each of four files and some 200 us.
+	// guardEvery is the time between two samples, each of four files and some 300 us.
 	guardEvery = 500 * time.Millisecond
 	// A fall that reaches the floor within fallSoon is enough, once it has lasted for fallSteps samples. What is taken
 	// at once, as vLLM's KV cache is, falls in two of them at most.

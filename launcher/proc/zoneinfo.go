@@ -7,8 +7,8 @@ import (
 )
 
 // FreeOnCPUs is the free memory that the CPUs keep on lists of their own, in bytes. MemFree and MemAvailable leave it out.
-// All lists together take up to a zone's low watermark (mm/page_alloc.c, zone_highsize): what a large file has held, or
-// a process, passes through them as it is freed.
+// What a large file has held, or a process, passes through them as it is freed. All together take up to a zone's low
+// watermark, and since Linux 6.7 up to an eighth of it (mm/page_alloc.c, zone_highsize).
 func (fs FS) FreeOnCPUs() (int64, error) {
 	b, err := os.ReadFile(string(fs) + "/zoneinfo")
 	if err != nil {
