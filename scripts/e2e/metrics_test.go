@@ -46,6 +46,13 @@ func (l *lab) query(host, expr string) (found []map[string]string) {
 	return found
 }
 
+// reads is what a host's agent serves at a path of its loopback.
+func (l *lab) reads(host, path string) result {
+	l.t.Helper()
+	return l.on(host, "python3", "-c", "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())",
+		"http://127.0.0.1:7942"+path)
+}
+
 // Debian's Prometheus finds every member and every engine by one URL and one key that asks no model, through TLS, has
 // nothing against what members tell, and has alerts of the package fire when a GPU is hot and slow, and when a machine loses its power.
 func TestPrometheus(t *testing.T) {
@@ -55,11 +62,7 @@ func TestPrometheus(t *testing.T) {
 	lost := other(2, leader)[0]
 	l.on(leader, append([]string{"sparkrun", "launch", "-d", "exec", "--name", "llm", "--on", leader, "--serve", "8000",
 		"--health", "/health", "--metrics", "/metrics"}, standIn(t, "8000", "", "work")...)...).must(t)
-	reads := func(host, path string) result {
-		return l.on(host, "python3", "-c", "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())",
-			"http://127.0.0.1:7942"+path)
-	}
-	page := reads(leader, "/metrics").must(t).out
+	page := l.reads(leader, "/metrics").must(t).out
 	check := exec.Command("promtool", "check", "metrics")
 	check.Stdin = strings.NewReader(page)
 	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
@@ -70,7 +73,7 @@ func TestPrometheus(t *testing.T) {
 	dir := scratch(t)
 	key := l.on(leader, "sparkrun", "gateway", "key", "create", "prometheus", "--metrics").must(t).out
 	l.on(leader, "sparkrun", "gateway", "ca", "create").must(t)
-	if r := reads(lost, "/metrics"); r.code == 0 || !strings.Contains(r.err, "401") {
+	if r := l.reads(lost, "/metrics"); r.code == 0 || !strings.Contains(r.err, "401") {
 		t.Errorf("without the key: %s", r)
 	}
 	addr := strings.Fields(l.on(lost, "sh", "-c", "getent hosts "+lost+" || hostname -I").must(t).out)[0]

@@ -107,6 +107,9 @@ func TestVotersLost(t *testing.T) {
 		return len(voters) == 2 && copyist != ""
 	})
 	second, third := voters[0], voters[1]
+	eventually(t, time.Minute, "the copy has come to it", func() bool {
+		return strings.Contains(l.reads(copyist, "/metrics").out, "\nsparkrun_record_index ")
+	})
 
 	l.do("cut", copyist, "all")
 	l.on(third, "sparkrun", "launch", "exec", "--name", "news", "--on", third, "--", "sh", "-c", w.says()).must(t)
