@@ -64,6 +64,7 @@ func TestMain(m *testing.M) {
 	signal.Notify(stopped, os.Interrupt, syscall.SIGTERM)
 	go func() { // for as long as the tests run
 		<-stopped
+		fmt.Fprintln(os.Stderr, "interrupted: the labs are taken down")
 		for i := range labs.Load() {
 			l := &lab{name: labName(i + 1)}
 			_ = l.command("down").Run() // one that has ended already is none

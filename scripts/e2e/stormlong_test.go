@@ -1,11 +1,13 @@
 package e2e
 
 import (
-	"crypto/rand"
+	crand "crypto/rand"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,7 +29,7 @@ func newLongStorm(t testing.TB, nodes int, bounds witness.Bounds) *storm {
 	}
 	check(t, os.Mkdir(filepath.Join(s.shared, "sent"), 0o755))
 	file := make([]byte, 3<<20)
-	_, _ = rand.Read(file)
+	_, _ = crand.Read(file)
 	check(t, os.WriteFile(filepath.Join(s.shared, "sent/file"), file, 0o644))
 	return s
 }
@@ -61,7 +63,12 @@ func (s *storm) rounds(seed uint64, d time.Duration) {
 		check(t, os.Chmod(s.dir, 0o777))
 		s.tell("round %d begins", n)
 		s.watchAll()
+		var upgrade sync.WaitGroup
+		if n == 0 { // not left to chance
+			upgrade.Go(func() { upgrades(&player{storm: s, rng: rand.New(rand.NewPCG(seed, 0))}) })
+		}
 		s.rage(seed<<16|n, min(*stormRound, time.Until(end)), func() bool { return false }, acts...)
+		upgrade.Wait()
 		s.tell("all is whole again")
 		time.Sleep(s.bounds.Settle + s.bounds.Tell) // what is not told by then never is
 		s.judge()

@@ -3,6 +3,7 @@ package e2e
 import (
 	"flag"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,14 +61,15 @@ func TestWitnessStorm(t *testing.T) {
 		nodes, err := strconv.Atoi(size)
 		check(t, err)
 		t.Run(size+" hosts", func(t *testing.T) {
-			t.Logf("again with: -storm %s -storm-seed %d -storm-hosts %s", *stormFor/time.Duration(len(sizes)), seed, size)
 			bounds := witness.Bounds{Kill: 10 * time.Second, Tell: 30 * time.Second, StartTimeout: 15 * time.Second, Settle: 5 * time.Second}
 			if next == "" {
+				t.Logf("again with: -storm %s -storm-seed %d -storm-hosts %s", *stormFor/time.Duration(len(sizes)), seed, size)
 				s := newStorm(t, binary, nodes, bounds)
 				s.rage(seed, *stormFor, func() bool { return false }, everything...)
 				s.judge()
 				return
 			}
+			t.Logf("again with: ./scripts/torture --minutes %.0f --seed %d --hosts %s", math.Ceil(stormFor.Minutes()/float64(len(sizes))), seed, size)
 			s := newLongStorm(t, nodes, bounds)
 			s.next, s.mpi = next, program
 			s.rounds(seed, *stormFor/time.Duration(len(sizes)))
