@@ -113,6 +113,17 @@ var bugs = []seeded{
 		edits: []edit{{"launcher/agent/attempt.go", "if t.kept && t.entry.Phase != launcher.PhaseEnded {", "if t.kept && t.entry.Phase == launcher.PhaseStarted {"}},
 		acts:  []act{{"kill an agent that has prepared", 1, true, func(p *player) { killsPrepared(p); p.about(30 * time.Second) }}},
 	},
+	{
+		name: "a job that a rank failed is told to have completed", property: "P11",
+		edits: []edit{{"rendezvous/lead/evaluate.go", "\t\tr.losses(&out)\n\t\tout.ExitCode = cmp.Or(out.ExitCode, launcher.ExitOwnFailure)\n", `
+		r.losses(&out)
+		out.ExitCode = cmp.Or(out.ExitCode, launcher.ExitOwnFailure)
+		if r.culprit() != nil {
+			out.End, out.ExitCode = rendezvous.Completed, 0
+		}
+`}},
+		acts: []act{{"launch", 1, false, launches}},
+	},
 }
 
 func launchesOften(p *player) {

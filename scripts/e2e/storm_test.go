@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +51,11 @@ type storm struct {
 	watches map[string]*exec.Cmd
 	users   sync.WaitGroup // what people on the hosts have typed
 	counts  map[string]int
+	tried   map[string]*tried // by kind
 }
+
+// tried is what became of one kind of thing that people typed.
+type tried struct{ all, well int }
 
 // act is one thing that may happen. It returns when it is done; what it broke is
 // whole again.
@@ -74,7 +79,7 @@ func newStorm(t testing.TB, sparkrun string, nodes int, bounds witness.Bounds) *
 	t.Helper()
 	s := &storm{
 		shared: scratch(t), nodes: nodes, bounds: bounds, together: 1, most: 3 * time.Second, began: time.Now(),
-		births: map[string]witness.Birth{}, held: map[string]map[witness.Broken]bool{}, watches: map[string]*exec.Cmd{}, counts: map[string]int{},
+		births: map[string]witness.Birth{}, held: map[string]map[witness.Broken]bool{}, watches: map[string]*exec.Cmd{}, counts: map[string]int{}, tried: map[string]*tried{},
 	}
 	s.dir = s.shared
 	t.Cleanup(s.users.Wait) // when the lab is down, and with it whom they wait for
@@ -203,6 +208,11 @@ func (s *storm) rage(seed uint64, d time.Duration, seen func() bool, acts ...act
 		s.mu.Lock()
 		s.counts[a.name]++
 		s.mu.Unlock()
+		defer func() {
+			if r := recover(); r != nil {
+				s.cannot("%s: %v\n%s", a.name, r, debug.Stack())
+			}
+		}()
 		a.do(&player{storm: s, rng: rng, over: over})
 	}
 	each := func(acts []act, stream uint64, do func(*rand.Rand)) {
@@ -251,14 +261,27 @@ func (s *storm) tend(over <-chan struct{}) {
 		last = isClosed(over)
 		for _, h := range other(s.nodes) {
 			if s.wants(h) && !lives(h) {
+				touched := s.touched(h)
 				s.broken(witness.Agent, []string{h}, "its agent has ended by itself", func() {
 					if !lives(h) {
+						if !touched {
+							s.cannot("the agent of %s has ended by itself, and nothing was done to it: its log tells why", h)
+						}
 						s.do("start", h, "--agent")
 					}
 				})
 			}
 		}
 	}
+}
+
+// touched tells whether a host's agent, its disk or its power was broken within the last half minute.
+func (s *storm) touched(host string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.faults, func(f witness.Fault) bool {
+		return f.Host == host && f.What != witness.Network && (f.To == 0 || witness.Now()-f.To < int64(30*time.Second))
+	})
 }
 
 // wants tells whether a host should have an agent.

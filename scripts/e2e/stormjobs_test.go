@@ -32,6 +32,19 @@ func (s *storm) cannot(format string, args ...any) {
 	s.wrong = append(s.wrong, text)
 }
 
+// try notes that something of a kind was typed, and whether it went well.
+func (s *storm) try(kind string, well bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tried[kind] == nil {
+		s.tried[kind] = &tried{}
+	}
+	s.tried[kind].all++
+	if well {
+		s.tried[kind].well++
+	}
+}
+
 // another names a job.
 func (s *storm) another() string {
 	s.mu.Lock()
@@ -55,7 +68,11 @@ func (s *storm) launchAs(host, kind string, flags, command []string) {
 	i := len(s.asks)
 	s.asks = append(s.asks, witness.Ask{Name: name, Launch: true, Told: witness.Accepted, Host: host, From: witness.Now()})
 	s.mu.Unlock()
+	if slices.Contains(flags, "--image") {
+		kind = "a container"
+	}
 	s.types(host, func(r result) {
+		s.try(kind, r.code == 0)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if r.code == 0 {
@@ -232,6 +249,7 @@ func launchesMPI(p *player) {
 	host, nodes, per := p.host(), 1+p.rng.IntN(p.nodes), 1+p.rng.IntN(2)
 	p.types(host, func(r result) {
 		right := strings.Count(r.out, ": right")
+		p.try("mpi", r.code == 0 && right == nodes*per)
 		if strings.Contains(r.out, "WRONG") || r.code == 0 && right != nodes*per &&
 			!strings.Contains(r.err, "lost") && !strings.Contains(r.err, "out of reach") {
 			p.cannot("an MPI program of %d ranks: %s", nodes*per, r)
@@ -250,7 +268,7 @@ func pulls(p *player) {
 	if p.one(4) {
 		p.types(host, nil, "sparkrun", "model", "rm", stormModel, "--on", strings.Join(on, ","))
 	} else {
-		p.types(host, nil, "sparkrun", "model", "pull", stormModel, "--on", strings.Join(on, ","))
+		p.types(host, func(r result) { p.try("pull", r.code == 0) }, "sparkrun", "model", "pull", stormModel, "--on", strings.Join(on, ","))
 	}
 	p.about(2 * time.Second)
 }
@@ -266,7 +284,7 @@ func serves(p *player) {
 			p.t.Error(err)
 			return
 		}
-		p.types(host, nil, "sparkrun", "launch", "exec", "-d", "--name", "llm", "--on", on, "--serve", "8000", "--health", "/health", "--model", "qwen",
+		p.types(host, func(r result) { p.try("serve", r.code == 0) }, "sparkrun", "launch", "exec", "-d", "--name", "llm", "--on", on, "--serve", "8000", "--health", "/health", "--model", "qwen",
 			"--", "python3", script, "8000")
 	}
 	p.about(2 * time.Second)
@@ -277,7 +295,9 @@ func requests(p *player) {
 	host := p.host()
 	body := `{"model": "qwen", "messages": [{"role": "user", "content": "Hello"}]}`
 	p.types(host, func(r result) {
-		if text, ok := strings.CutSuffix(strings.TrimSpace(r.out), "\n200"); ok && r.code == 0 && !strings.Contains(text, "qwen of spark") {
+		text, ok := strings.CutSuffix(strings.TrimSpace(r.out), "\n200")
+		p.try("a request", ok)
+		if ok && r.code == 0 && !strings.Contains(text, "qwen of spark") {
 			p.cannot("the gateway of %s answers 200 and %s", host, r)
 		}
 	}, "curl", "-sN", "-m", "30", "-w", "\n%{http_code}\n", "-H", "Content-Type: application/json", "-d", body, loopback+"/chat/completions")

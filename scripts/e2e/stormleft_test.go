@@ -27,7 +27,7 @@ type holding struct {
 func (s *storm) holding(host string) holding {
 	s.t.Helper()
 	const script = `cut -d' ' -f5 /proc/self/mountinfo | sed 's/^/mount /'
-find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/sparkrun-*' ! -path '/tmp/not-on-*' ! -path '/run/lock/*' ! -path '/run/docker*' ! -path '/run/containerd*' ! -name '.*.new-*' | sed 's/^/file /'
+find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/not-on-*' ! -path '/run/lock/*' ! -path '/run/docker*' ! -path '/run/containerd*' ! -name '.*.new-*' | sed 's/^/file /'
 cd /var/lib/sparkrun && find . -mindepth 1 ! -path './logs/*' ! -path './raft/*' ! -path './raft.old/*' ! -path './trust/*' ! -name '.*.new-*' | sed 's/^/state /'
 find /run/sparkrun . -name '.*.new-*' -mmin +10 | while read f; do
 	written=$(find "${f%/*}" -maxdepth 1 -type f ! -name '.*' -printf '%Ts\n' | sort -n | tail -n 1) left=$(stat -c %Y "$f" || date +%s)

@@ -56,8 +56,16 @@ func (s *storm) rounds(seed uint64, d time.Duration) {
 		now.goroutines = goroutines[h]
 		first[h] = now
 	}
+	defer func() { // that a fault had it fail is right now and then, and not each time
+		for kind, n := range s.tried {
+			t.Logf("%s: %d of %d went well", kind, n.well, n.all)
+			if n.well == 0 && n.all > 4 {
+				t.Errorf("of %d times none went well: %s", n.all, kind)
+			}
+		}
+	}()
 	acts := append(everything, stormy...)
-	for n, end := uint64(0), time.Now().Add(d); time.Until(end) > 30*time.Second && !t.Failed(); n++ {
+	for n, end := uint64(0), time.Now().Add(d); n == 0 || time.Until(end) > 30*time.Second && !t.Failed(); n++ {
 		s.dir = filepath.Join(s.shared, strconv.FormatUint(n, 10))
 		check(t, os.Mkdir(s.dir, 0o777))
 		check(t, os.Chmod(s.dir, 0o777))

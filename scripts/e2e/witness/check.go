@@ -172,6 +172,34 @@ func (c *checker) heard() {
 	}
 }
 
+// honest is P11: a job is told to have completed where each rank has exited with 0, and to have failed with the code of one
+// that did. 124 and 125 are sparkrun's own, and of who wrote down no exit it is not known how it ended.
+func (c *checker) honest() {
+	asked := map[Key]bool{}
+	for _, r := range c.Records {
+		l := c.lives[r.Key()]
+		if r.Kind != State || rankOf(r.State) != ended || asked[r.Key()] || l == nil {
+			continue
+		}
+		asked[r.Key()] = true
+		first, began := l.first()
+		well, same := 0, false
+		for _, e := range l.exits {
+			same = same || e.Code == r.Code
+			if e.Code == 0 {
+				well++
+			}
+		}
+		all := began && len(l.exits) == int(first.World)
+		switch {
+		case r.State == "completed" && (r.Code != 0 || began && well < int(first.World)):
+			c.broken("P11", r.Until, "%s: it was told to have completed with %d, and %d of %d ranks had exited with 0", r.Key(), r.Code, well, first.World)
+		case r.State == "failed" && (r.Code == 0 || all && !same && r.Code != 124 && r.Code != 125):
+			c.broken("P11", r.Until, "%s: it was told to have failed with %d, and no rank exited with that", r.Key(), r.Code)
+		}
+	}
+}
+
 // whole is P7: what is read back is what the rank wrote, from its first byte on,
 // with nothing missing that is not told.
 func (c *checker) whole() {

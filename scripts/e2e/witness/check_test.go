@@ -111,7 +111,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"nothing":             {History{}, ""},
 		"an attempt":          {History{Records: ran(one, 1, 9)}, ""},
-		"one that ended":      {History{Records: append(ran(one, 1, 9), told(9.5, "spark1", 1, "completed", 0))}, ""},
+		"one that ended":      {History{Records: append(ran(one, 1, 9), exit(9, 0, 0), exit(9, 1, 0), told(9.5, "spark1", 1, "completed", 0))}, ""},
 		"one after the other": {History{Records: append(ran(one, 1, 9), ran(two, 9.5, 20)...)}, ""},
 
 		"accepted, seen, ended": {History{Asks: []Ask{typed(1, 2, true, Accepted), typed(4, 5, false, Ended), typed(6, 7, false, Ended)},
@@ -177,6 +177,16 @@ func TestCheck(t *testing.T) {
 		"it ends for long":               {History{Records: []Record{told(1, "spark1", 1, "ending", -1), told(7, "spark1", 1, "ending", -1)}}, ""},
 		"it ends for ever":               {History{Records: []Record{told(1, "spark1", 1, "ending", -1), told(8, "spark1", 1, "ending", -1)}}, "P10"},
 		"one exits, and it goes on":      {History{Records: append(ran(one, 1, 20), exit(8, 0, 0), told(12, "spark1", 1, "running", -1))}, ""},
+
+		"completed":                           {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 0), told(9, "spark1", 1, "completed", 0))}, ""},
+		"completed, and a rank failed":        {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 3), told(9, "spark1", 1, "completed", 0))}, "P11"},
+		"completed, and a rank never started": {History{Records: []Record{at(1, one, 0, Start), exit(8, 0, 0), told(9, "spark1", 1, "completed", 0)}}, "P11"},
+		"completed, with a code":              {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 0), told(9, "spark1", 1, "completed", 3))}, "P11"},
+		"failed as a rank did":                {History{Records: append(ran(one, 1, 8), exit(8, 0, 143), exit(8, 1, 3), told(9, "spark1", 1, "failed", 3))}, ""},
+		"failed with another code":            {History{Records: append(ran(one, 1, 8), exit(8, 0, 143), exit(8, 1, 3), told(9, "spark1", 1, "failed", 7))}, "P11"},
+		"failed, and all went well":           {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 0), told(9, "spark1", 1, "failed", 1))}, "P11"},
+		"failed for a machine":                {History{Records: append(ran(one, 1, 8), exit(8, 0, 0), exit(8, 1, 0), told(9, "spark1", 1, "failed", 125))}, ""},
+		"failed as one that was killed":       {History{Records: append(ran(one, 1, 8), exit(8, 0, 143), told(9, "spark1", 1, "failed", 137))}, ""},
 
 		"read whole":             {History{Records: lines, Logs: []Log{read(one, 0, whole...)}}, ""},
 		"read so far":            {History{Records: lines, Logs: []Log{read(one, 0, first)}}, ""},

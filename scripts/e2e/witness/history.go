@@ -110,6 +110,7 @@ func Check(h History) []Violation {
 	c.heard()
 	c.whole()
 	c.together()
+	c.honest()
 	return c.found
 }
 

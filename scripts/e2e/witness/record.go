@@ -1,7 +1,7 @@
 // Package witness decides whether sparkrun kept its promises, from what the
 // ranks of a test wrote down themselves: when each was exec'd, that it lives,
 // which lines it printed, how it ended. Check holds such a History against the
-// properties P1, P2, P3, P4, P6, P7, P9 and P10 of the reliability bar.
+// properties P1, P2, P3, P4, P6, P7, P9 and P10 of the reliability bar, and P11.
 //
 // It must not take sparkrun's word for anything but what is to be judged: its
 // answers about states and its logs. It imports nothing of sparkrun.
