@@ -49,7 +49,8 @@ refusals() {
 	other_machine
 	check "a host of another architecture (its uname is faked) is refused without a program for it" refused "its architecture is arm64" up easy@spark4
 	check "of a release it would get its own" says "copy $RELEASE/sparkrun-linux-arm64 " up --release "$RELEASE" --dry-run easy@spark4
-	check "a program that does not run there is not left there" refused "does not run there" up --release "$RELEASE" easy@spark4
+	no_start
+	check "a program that does not run there is not left there" refused "does not run there" up --release "$W/nostart" easy@spark4
 	on spark4 rm /usr/local/bin/uname
 	check "a host that is not there is refused" refused "connect to 172.31.7.99:22" up --ssh-config "$W/nokeys" easy@172.31.7.99
 	check "spark4 is as it was" untouched spark4
@@ -68,6 +69,12 @@ clock_right() { rm "$W/spark4/root/etc/ssh/sshd_config.d/zz-clock.conf" && on sp
 other_machine() {
 	printf '#!/bin/sh\n[ "$*" != -m ] || { echo aarch64; exit; }\nexec /usr/bin/uname "$@"\n' >"$W/spark4/root/usr/local/bin/uname"
 	chmod 755 "$W/spark4/root/usr/local/bin/uname"
+}
+
+# A program for arm64 without an entry point: it does not run where an emulator starts those programs either.
+no_start() {
+	mkdir "$W/nostart" && cp "$RELEASE/sparkrun-linux-arm64" "$W/nostart/" &&
+		head -c 8 /dev/zero | dd of="$W/nostart/sparkrun-linux-arm64" bs=8 seek=3 conv=notrunc status=none
 }
 
 # An old login: it has begun before there was a group sparkrun, and never begins anew.
