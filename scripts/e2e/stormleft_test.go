@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -18,7 +19,7 @@ import (
 // holding is what a host has when no job runs.
 type holding struct {
 	footprint
-	things     []string // mounts, namespaces, files
+	things     []string // mounts, files, processes, links, cgroups, shared memory: one as often as it is there
 	goroutines int      // of its agent
 }
 
@@ -27,6 +28,9 @@ type holding struct {
 func (s *storm) holding(host string) holding {
 	s.t.Helper()
 	const script = `cut -d' ' -f5 /proc/self/mountinfo | sed 's/^/mount /'
+ps -eo pid=,ppid=,args= | awk -v me=$$ '$1 != me && $2 != me { $1 = $2 = ""; print "process" $0 }'
+ls /sys/class/net | sed 's/^/link /'
+awk 'FNR > 1 { print "System V", FILENAME, $1 }' /proc/sysvipc/*
 find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/not-on-*' ! -path '/run/lock/*' ! -path '/run/docker*' ! -path '/run/containerd*' ! -name '.*.new-*' | sed 's/^/file /'
 cd /var/lib/sparkrun && find . -mindepth 1 ! -path './logs/*' ! -path './raft/*' ! -path './raft.old/*' ! -path './trust/*' ! -name '.*.new-*' | sed 's/^/state /'
 find /run/sparkrun . -name '.*.new-*' -mmin +10 | while read f; do
@@ -34,14 +38,30 @@ find /run/sparkrun . -name '.*.new-*' -mmin +10 | while read f; do
 	[ $((written - left)) -le 660 ] || echo "half written $f"
 done 2>/dev/null`
 	things := strings.Split(strings.TrimSpace(s.on(host, "sh", "-c", script).must(s.t).out), "\n")
+	for _, hierarchy := range []string{"", "*/"} {
+		own, err := filepath.Glob("/sys/fs/cgroup/" + hierarchy + "sparkrun-lab/" + s.name + "/" + host)
+		check(s.t, err)
+		for _, dir := range own {
+			_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					things = append(things, "cgroup "+path)
+				}
+				return nil // one that goes meanwhile
+			})
+		}
+	}
 	return holding{footprint: s.footprint(host), things: things}
 }
 
 // beyond is what there is now, and neither was there at first nor is documented to stay.
 func (was holding) beyond(now holding, nodes int) []string {
 	over := was.over(now.footprint, 2*4*nodes, nodes)
+	had := map[string]int{}
+	for _, thing := range was.things {
+		had[thing]++
+	}
 	for _, thing := range now.things {
-		if !slices.Contains(was.things, thing) && !stays.MatchString(thing) {
+		if had[thing]--; had[thing] < 0 && !stays.MatchString(thing) {
 			over = append(over, thing)
 		}
 	}
