@@ -52,6 +52,8 @@ type storm struct {
 	users   sync.WaitGroup // what people on the hosts have typed
 	counts  map[string]int
 	tried   map[string]*tried // by kind
+
+	generations map[string]int // that a job may have, by name
 }
 
 // tried is what became of one kind of thing that people typed.
@@ -80,6 +82,7 @@ func newStorm(t testing.TB, sparkrun string, nodes int, bounds witness.Bounds) *
 	s := &storm{
 		shared: scratch(t), nodes: nodes, bounds: bounds, together: 1, most: 3 * time.Second, began: time.Now(),
 		births: map[string]witness.Birth{}, held: map[string]map[witness.Broken]bool{}, watches: map[string]*exec.Cmd{}, counts: map[string]int{}, tried: map[string]*tried{},
+		generations: map[string]int{},
 	}
 	s.dir = s.shared
 	t.Cleanup(s.users.Wait) // when the lab is down, and with it whom they wait for

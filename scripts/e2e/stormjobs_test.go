@@ -45,12 +45,22 @@ func (s *storm) try(kind string, well bool) {
 	}
 }
 
-// another names a job.
-func (s *storm) another() string {
+// another names a job of these flags, and notes how many generations it may have.
+func (s *storm) another(flags []string) string {
+	most := 1
+	if i := slices.Index(flags, "--max-restarts"); i >= 0 {
+		n, err := strconv.Atoi(flags[i+1])
+		check(s.t, err)
+		most += n
+	}
+	if slices.Contains(flags, "--before") {
+		most++
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := fmt.Sprintf("w-%d", len(s.names)) // the beginning of no id
 	s.names = append(s.names, name)
+	s.generations[name] = most
 	return name
 }
 
@@ -61,7 +71,7 @@ func (s *storm) launch(host string, flags, rank []string) {
 
 // launchAs starts a job of another kind, or in other words.
 func (s *storm) launchAs(host, kind string, flags, command []string) {
-	name := s.another()
+	name := s.another(flags)
 	args := slices.Concat([]string{"sparkrun", "launch", kind, "-d", "--name", name, "--grace", stormGrace.String(),
 		"--start-timeout", s.bounds.StartTimeout.String()}, flags, []string{"--"}, command)
 	s.mu.Lock()
@@ -153,7 +163,7 @@ func launches(p *player) {
 // job's end, by its own code.
 func waits(p *player) {
 	flags, rank := p.how()
-	name, host, patience := p.another(), p.host(), strconv.Itoa(2+p.rng.IntN(12))
+	name, host, patience := p.another(flags), p.host(), strconv.Itoa(2+p.rng.IntN(12))
 	args := slices.Concat([]string{"timeout", "--preserve-status", "-s", "INT", "-k", "60", patience, "sparkrun", "launch", "exec", "--name", name,
 		"--grace", stormGrace.String(), "--start-timeout", p.bounds.StartTimeout.String()}, flags, []string{"--", witnessBinary, "rank", p.dir}, rank)
 	p.users.Go(func() {
@@ -187,6 +197,20 @@ func (s *storm) assertTold() {
 		}
 	}
 	s.waited = nil
+}
+
+// assertTries holds how often jobs were started against how often they may be.
+func (s *storm) assertTries() {
+	s.t.Helper()
+	may := map[string]int{} // by id
+	for name, j := range s.jobs("spark1") {
+		may[j.ID] = s.generations[name]
+	}
+	for _, b := range s.births {
+		if most := may[b.Job]; most > 0 && int(b.Generation) > most {
+			s.cannot("job %s has had a generation %d on %s, and may have %d", b.Job, b.Generation, b.Host, most)
+		}
+	}
 }
 
 // launchesFiles brings a file to the ranks' machines, and has each rank compare it.
@@ -255,7 +279,7 @@ func launchesMPI(p *player) {
 			!strings.Contains(r.err, "lost") && !strings.Contains(r.err, "out of reach") {
 			p.cannot("an MPI program of %d ranks: %s", nodes*per, r)
 		}
-	}, "sparkrun", "launch", "mpi", "--name", p.another(), "--timeout", "50s", "--output", "raw", "--nodes", strconv.Itoa(nodes),
+	}, "sparkrun", "launch", "mpi", "--name", p.another(nil), "--timeout", "50s", "--output", "raw", "--nodes", strconv.Itoa(nodes),
 		"--nproc-per-node", strconv.Itoa(per), "--", p.mpi, "all")
 	p.about(2 * time.Second)
 }

@@ -83,6 +83,7 @@ func (s *storm) judge() {
 	t.Helper()
 	s.settle()
 	s.assertTold()
+	s.assertTries()
 	h := s.history(true)
 	for _, v := range witness.Check(h) {
 		t.Error(v)

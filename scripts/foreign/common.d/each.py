@@ -57,5 +57,7 @@ for name, value in list(vars(module).items()):
     if callable(value) and (name.startswith(("test_", "check_")) or name.endswith("_check")):
         setattr(module, name, noted(value))
 module.main()
+if not calls:
+    raise SystemExit(f"{sys.argv[1]}: main() called no test")
 if broken:
     raise SystemExit("no rank broke")
