@@ -31,6 +31,7 @@ func (s *storm) holding(host string) holding {
 ps -eo pid=,ppid=,args= | awk -v me=$$ '$1 != me && $2 != me { $1 = $2 = ""; print "process" $0 }'
 ls /sys/class/net | sed 's/^/link /'
 awk 'FNR > 1 { print "System V", FILENAME, $1 }' /proc/sysvipc/*
+[ ! -S /run/docker.sock ] || docker ps --all --format 'container {{.Names}}'
 find /run /dev/shm /tmp -mindepth 1 ! -path '/tmp/not-on-*' ! -path '/run/lock/*' ! -path '/run/docker*' ! -path '/run/containerd*' ! -name '.*.new-*' | sed 's/^/file /'
 cd /var/lib/sparkrun && find . -mindepth 1 ! -path './logs/*' ! -path './raft/*' ! -path './raft.old/*' ! -path './trust/*' ! -name '.*.new-*' | sed 's/^/state /'
 find /run/sparkrun . -name '.*.new-*' -mmin +10 | while read f; do
@@ -69,9 +70,9 @@ func (was holding) beyond(now holding, nodes int) []string {
 }
 
 // stays is what a node keeps of its life: `sparkrun help operations`, and "On disk" in cmd/node/DESIGN.md. Of an engine, what
-// it mounts for itself. Of MPICH and its UCX, what they take away once all ranks have it: where ranks are killed before, it
+// it mounts for itself, and the group that the lab has it make containers' groups in. Of MPICH and its UCX, what they take away once all ranks have it: where ranks are killed before, it
 // stays under MPICH's own mpiexec too.
-var stays = regexp.MustCompile(`^mount /run/docker/|^file /dev/shm/(mpich_shm_|ucx_shm_posix_)|^state \./(containers$|audit\.log|raft\.old|failover\.json|addresses\.json|netplan|logs|compiled|models|stage|orders)`)
+var stays = regexp.MustCompile(`^mount /run/docker/|^cgroup .*/sparkrun-lab-[^/]*$|^file /dev/shm/(mpich_shm_|ucx_shm_posix_)|^state \./(containers$|audit\.log|raft\.old|failover\.json|addresses\.json|netplan|logs|compiled|models|stage|orders)`)
 
 // dumps has the agents of all hosts tell their goroutines and end, counts them, and starts them again.
 func (s *storm) dumps() map[string]int {
