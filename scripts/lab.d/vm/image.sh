@@ -64,10 +64,10 @@ image_steps() {
 	set -euo pipefail
 	local work=$1 root=$1/root packages
 	packages=$(IFS=, && echo "${VM_PACKAGES[*]}")
-	debootstrap --arch="$VM_ARCH" --variant=minbase --include="$packages" "$VM_SUITE" "$root"
+	INITRD=No debootstrap --arch="$VM_ARCH" --variant=minbase --include="$packages" "$VM_SUITE" "$root"
 	cp -r --preserve=mode "$HERE/lab.d/vm/image/." "$root/"
 	image_trim "$root"
-	chroot "$root" update-initramfs -u
+	chroot "$root" update-initramfs -c -k all
 	chroot "$root" groupadd --system --gid 986 sparkrun
 	chroot "$root" useradd --create-home --shell /bin/bash --uid 1000 spark
 	chroot "$root" systemctl enable systemd-networkd.service ssh.service lab-rxe.service
@@ -77,7 +77,7 @@ image_steps() {
 	: >"$root/etc/machine-id" # each host brings its own
 	rm -f "$root/etc/hostname"
 	cp --dereference "$root"/vmlinuz "$work/image/vmlinuz"
-	cp --dereference "$root"/initrd.img "$work/image/initrd"
+	cp "$root"/boot/initrd.img-* "$work/image/initrd"
 	umount -R "$root/proc" "$root/sys" 2>/dev/null || :
 	mke2fs -q -t ext4 -L root -d "$root" "$work/image/disk.img" "$VM_DISK"
 }
