@@ -10,17 +10,10 @@ import (
 	"time"
 )
 
-// rights is how a login becomes root.
-type rights struct {
-	root     bool
-	password *string // nil: sudo asks for none
-}
-
 // becomeRoot finds out how, with the password that sudo accepts. Only the password is sent
 // to a sudo that may refuse it: what follows would be read as the next attempt.
 func (h *host) becomeRoot(ctx context.Context) error {
 	if h.facts.root || h.facts.nopasswd {
-		h.rights = rights{root: h.facts.root}
 		return nil
 	}
 	var wrong *string
@@ -33,7 +26,7 @@ func (h *host) becomeRoot(ctx context.Context) error {
 		var said *commandError
 		switch {
 		case err == nil:
-			h.rights = rights{password: &p}
+			h.sudo = &p
 			return nil
 		case !errors.As(err, &said):
 			return err
@@ -56,13 +49,13 @@ func (h *host) asRoot(ctx context.Context, timeout time.Duration, script string,
 	}
 	command := "sh -c " + quote(prologue+script)
 	switch {
-	case h.rights.root:
-	case h.rights.password == nil:
+	case h.facts.root: // there may be no sudo
+	case h.sudo == nil:
 		command = "sudo -n " + command
 	default:
 		// -k: if sudo remembered a password, ours would be left for the script to read.
 		command = "sudo -k -S -p '' " + command
-		stdin = io.MultiReader(strings.NewReader(*h.rights.password+"\n"), stdin)
+		stdin = io.MultiReader(strings.NewReader(*h.sudo+"\n"), stdin)
 	}
 	return h.run(ctx, timeout, command, stdin)
 }

@@ -392,6 +392,27 @@ func TestSudo(t *testing.T) {
 	}
 }
 
+// A host where root logs in may have no sudo, as Debian's smallest.
+func TestRootNeedsNoSudo(t *testing.T) {
+	h, hostKey := home(t), ed25519Key(t)
+	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"),
+		answer: func(command, _ string) (string, string, uint32) {
+			if strings.HasPrefix(command, "sudo ") {
+				return "", "bash: line 1: sudo: command not found\n", 127
+			}
+			return "", "", 0
+		}})
+	write(t, h, "known_hosts", line(s.addr, hostKey))
+	r, err := dialTo(t, SSH{Home: h}, s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &host{remote: r, fleet: &fleet{}, facts: facts{user: "root", root: true}}
+	if _, err := x.asRoot(t.Context(), commandTimeout, "true", nil); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCommandThatFails(t *testing.T) {
 	h, hostKey := home(t), ed25519Key(t)
 	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"),

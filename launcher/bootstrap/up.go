@@ -15,7 +15,7 @@ type host struct {
 	*fleet
 	target string
 	facts  facts
-	rights rights
+	sudo   *string // the password that it asks for; nil: it asks for none
 	binary Binary
 
 	looked   bool     // whether it is in a cluster is known
