@@ -73,7 +73,8 @@ func (e *Engine) Run() error {
 	defer log.Close()
 	e.cmd = exec.Command("unshare", "--net", "dockerd", "--data-root", e.Dir+"/data", "--exec-root", e.Dir+"/exec",
 		"-p", e.Dir+"/pid", "-H", "unix://"+e.Socket,
-		"--bridge=none", "--iptables=false", "--ip6tables=false", "--live-restore", "--cgroup-parent", e.Group())
+		"--bridge=none", "--iptables=false", "--ip6tables=false", "--live-restore", "--cgroup-parent", e.Group(),
+		"--exec-opt", "native.cgroupdriver=cgroupfs") // systemd's would want a slice for a parent
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := e.cmd.Start(); err != nil {
