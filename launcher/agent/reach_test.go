@@ -13,7 +13,7 @@ import (
 // Signals reach one rank or all; TSTP stops who ignores no STOP.
 func TestSignals(t *testing.T) {
 	n := newNode(t)
-	a := n.as(`trap 'witness; exit 0' USR1; witness; while :; do gate; done`, ranks(4, 2))
+	a := n.as(`trap 'witness; exit 0' USR1; witness; while :; do sleep 0.02; done`, ranks(4, 2))
 	if err := n.a.Signal(n.ctx, key, 4, syscall.SIGUSR1); !errors.Is(err, shim.ErrNoRank) {
 		t.Errorf("before the start: %v", err)
 	}
