@@ -97,7 +97,7 @@ type node struct {
 
 func newNode(t testing.TB, change ...func(*Config)) *node {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // 200 rounds take half of it where the processor is emulated
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute) // 200 rounds take two where the processor is emulated
 	base := t.TempDir()
 	must(t, os.Chmod(base, 0o755))
 	must(t, os.Chmod(filepath.Dir(base), 0o755))
@@ -325,6 +325,9 @@ func (n *node) hear(kind launcher.EventKind) launcher.Event {
 		}
 		if ev.Kind == kind {
 			return ev
+		}
+		if kind == launcher.Prepared && ev.Kind == launcher.Refused {
+			n.t.Fatalf("refused: %s", ev.Text)
 		}
 	}
 }
