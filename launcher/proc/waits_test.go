@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -48,7 +49,11 @@ func TestWaitsOn(t *testing.T) {
 		pid := c.Process.Pid
 		var fds []int
 		var anyOf bool
+		late := time.Now().Add(time.Minute)
 		for at := ""; len(fds) == 0 || !strings.HasPrefix(at, "socket:"); runtime.Gosched() {
+			if time.Now().After(late) {
+				t.Fatalf("%s: it waits for nothing, as far as is seen", how)
+			}
 			if fds, anyOf = Here.WaitsOn(pid, pid); len(fds) > 0 {
 				at = Here.File(pid, fds[0])
 			}
