@@ -247,6 +247,19 @@ func dialTo(t *testing.T, s SSH, to string) (*remote, error) {
 	return r, err
 }
 
+// answering is a host that lets us in and answers each command, and the connection to it.
+func answering(t *testing.T, answer func(command, input string) (string, string, uint32)) (*server, *remote) {
+	t.Helper()
+	h, hostKey := home(t), ed25519Key(t)
+	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"), answer: answer})
+	write(t, h, "known_hosts", line(s.addr, hostKey))
+	r, err := dialTo(t, SSH{Home: h}, s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, r
+}
+
 // asked answers questions and counts them.
 type asked struct {
 	keys, secrets []string

@@ -354,19 +354,12 @@ func TestParseTarget(t *testing.T) {
 // sudo reads a second try from what follows a wrong password: nothing else is sent
 // before the password is known to be right.
 func TestSudo(t *testing.T) {
-	h, hostKey := home(t), ed25519Key(t)
-	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"),
-		answer: func(command, input string) (string, string, uint32) {
-			if strings.HasPrefix(command, "sudo ") && !strings.HasPrefix(input, "sesame\n") {
-				return "", "Sorry, try again.\nsudo: 1 incorrect password attempt\n", 1
-			}
-			return "", "", 0
-		}})
-	write(t, h, "known_hosts", line(s.addr, hostKey))
-	r, err := dialTo(t, SSH{Home: h}, s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, r := answering(t, func(command, input string) (string, string, uint32) {
+		if strings.HasPrefix(command, "sudo ") && !strings.HasPrefix(input, "sesame\n") {
+			return "", "Sorry, try again.\nsudo: 1 incorrect password attempt\n", 1
+		}
+		return "", "", 0
+	})
 	person := &asked{answers: []string{"guess", "sesame"}}
 	d, err := newDialer(SSH{Ask: person.ask()})
 	if err != nil {
@@ -394,19 +387,12 @@ func TestSudo(t *testing.T) {
 
 // A host where root logs in may have no sudo, as Debian's smallest.
 func TestRootNeedsNoSudo(t *testing.T) {
-	h, hostKey := home(t), ed25519Key(t)
-	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"),
-		answer: func(command, _ string) (string, string, uint32) {
-			if strings.HasPrefix(command, "sudo ") {
-				return "", "bash: line 1: sudo: command not found\n", 127
-			}
-			return "", "", 0
-		}})
-	write(t, h, "known_hosts", line(s.addr, hostKey))
-	r, err := dialTo(t, SSH{Home: h}, s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, r := answering(t, func(command, _ string) (string, string, uint32) {
+		if strings.HasPrefix(command, "sudo ") {
+			return "", "bash: line 1: sudo: command not found\n", 127
+		}
+		return "", "", 0
+	})
 	x := &host{remote: r, fleet: &fleet{}, facts: facts{user: "root", root: true}}
 	if _, err := x.asRoot(t.Context(), commandTimeout, "true", nil); err != nil {
 		t.Error(err)
@@ -414,17 +400,10 @@ func TestRootNeedsNoSudo(t *testing.T) {
 }
 
 func TestCommandThatFails(t *testing.T) {
-	h, hostKey := home(t), ed25519Key(t)
-	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"),
-		answer: func(string, string) (string, string, uint32) {
-			return "", "one\ntwo\nthree\nsparkrun: no \x1b[2Jroom\r\n", 3
-		}})
-	write(t, h, "known_hosts", line(s.addr, hostKey))
-	r, err := dialTo(t, SSH{Home: h}, s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = r.run(t.Context(), commandTimeout, "x", nil)
+	_, r := answering(t, func(string, string) (string, string, uint32) {
+		return "", "one\ntwo\nthree\nsparkrun: no \x1b[2Jroom\r\n", 3
+	})
+	_, err := r.run(t.Context(), commandTimeout, "x", nil)
 	var said *commandError
 	if !errors.As(err, &said) || said.code != 3 || said.words != "two; three; no ?[2Jroom" {
 		t.Errorf("%#v", err)
