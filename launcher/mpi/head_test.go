@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -94,6 +95,37 @@ func TestHeadThatCannot(t *testing.T) {
 			t.Errorf("%s: exit %d, %v", name, code, err)
 		}
 	}
+}
+
+// An mpirun that has said that a rank failed and does not end is ended, with that rank's code; what another mpirun has
+// said, a rank's own, ends nothing.
+func TestHeadThatDoesNotEnd(t *testing.T) {
+	was := mpirunGrace
+	mpirunGrace = 100 * time.Millisecond
+	defer func() { mpirunGrace = was }()
+	const says = `say() { printf '   Process name: [prterun-spark1-%s@1,3]\n' $1 >&2; sleep 0.1; printf '   Exit code:    7\n--' >&2; }; `
+	for pid, want := range map[string]int{"$$": 7, "1$$": 9} {
+		code, err := headOf(t, `$OMPI_MCA_plm_rsh_agent 10.0.0.2 orted & `+says+`say `+pid+`
+			[ `+pid+` != $$ ] && sleep 1 && exit 9; exec sleep 1000`, func(c *Client) { _ = c.Barrier() })
+		if code != want || err != nil {
+			t.Errorf("after the words of %s: exit %d, %v; want %d", pid, code, err, want)
+		}
+	}
+}
+
+// What something that mpirun leaves behind may still write is not waited for.
+func TestHeadThatLeavesStderr(t *testing.T) {
+	t.Chdir(t.TempDir())
+	code, err := headOf(t, `sleep 1000 >/dev/null & echo $! >left
+		$OMPI_MCA_plm_rsh_agent 10.0.0.2 orted & sleep 0.3; exit 9`, func(c *Client) { _ = c.Barrier() })
+	if code != 9 || err != nil {
+		t.Errorf("exit %d, %v", code, err)
+	}
+	left, err := os.ReadFile("left")
+	must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(left)))
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
 // To an mpirun that is still there, the end of head is a daemon that failed.

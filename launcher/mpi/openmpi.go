@@ -229,16 +229,17 @@ func head(c *Client, o Options) (int, error) {
 		asked.Argv = taskArgv(o)
 	}
 	cmd := exec.Command(run.path, run.args(asked, places)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Stdin, cmd.Stdout = os.Stdin, os.Stdout
 	cmd.Env = run.env(os.Environ(), places, l.Addr().String(), o.PerNode > runtime.NumCPU())
 	// They are for mpirun, which is in our group and gets them too; we end when it does.
 	ending := make(chan os.Signal, 1)
 	signal.Notify(ending, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
-	if err := cmd.Start(); err != nil {
-		return exitBroken, fmt.Errorf("start %s: %w", run.path, err)
-	}
 	ctx, over := context.WithCancel(context.Background())
 	defer over()
+	heard, err := startHeard(ctx, cmd)
+	if err != nil {
+		return exitBroken, fmt.Errorf("start %s: %w", run.path, err)
+	}
 	var task *taskEnd
 	placed := make(chan error, 1)
 	go func() { // ends with l and ctx at the latest
@@ -257,8 +258,10 @@ func head(c *Client, o Options) (int, error) {
 	err = cmd.Wait()
 	over()
 	l.Close()
-	if err := <-placed; err != nil {
-		return exitBroken, fmt.Errorf("start Open MPI's daemons: %w", err)
+	notPlaced := <-placed
+	failed := heard()
+	if notPlaced != nil {
+		return exitBroken, fmt.Errorf("start Open MPI's daemons: %w", notPlaced)
 	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -267,6 +270,9 @@ func head(c *Client, o Options) (int, error) {
 	code := cmd.ProcessState.ExitCode()
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		code = 128 + int(ws.Signal())
+	}
+	if failed != 0 {
+		code = failed
 	}
 	if own := task.code(code); own != code {
 		return own, nil
