@@ -56,7 +56,7 @@ func startHeard(ctx context.Context, cmd *exec.Cmd) (heard func() int, err error
 		return nil, err
 	}
 	w := &lastWords{to: os.Stderr, said: make(chan struct{}),
-		says: regexp.MustCompile(fmt.Sprintf(`Process name: \[\S*-%d@\d+,\d+\]\s+Exit code:\s+(\d{1,3})\s`, cmd.Process.Pid))}
+		says: regexp.MustCompile(fmt.Sprintf(`Process name: \[\S*-%d@\d+,\d+\]\s+Exit code:\s+([1-9]\d{0,2})\s`, cmd.Process.Pid))}
 	var both sync.WaitGroup
 	ended := false
 	both.Go(func() {
