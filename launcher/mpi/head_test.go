@@ -1,8 +1,10 @@
 package mpi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,7 +105,7 @@ func TestHeadThatDoesNotEnd(t *testing.T) {
 	was := mpirunGrace
 	mpirunGrace = 100 * time.Millisecond
 	defer func() { mpirunGrace = was }()
-	const says = `say() { printf '   Process name: [prterun-spark1-%s@1,3]\n' $1 >&2; sleep 0.1; printf '   Exit code:    7\n--' >&2; }; `
+	const says = `say() { printf 'The first process to do so was:\n\n   Process name: [prterun-spark1-%s@1,3]\n' $1 >&2; sleep 0.1; printf '   Exit code:    7\n--' >&2; }; `
 	for pid, want := range map[string]int{"$$": 7, "1$$": 9} {
 		code, err := headOf(t, `$OMPI_MCA_plm_rsh_agent 10.0.0.2 orted & `+says+`say `+pid+`
 			[ `+pid+` != $$ ] && sleep 1 && exit 9; exec sleep 1000`, func(c *Client) { _ = c.Barrier() })
@@ -126,6 +128,32 @@ func TestHeadThatLeavesStderr(t *testing.T) {
 	pid, err := strconv.Atoi(strings.TrimSpace(string(left)))
 	must(t, err)
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// What mpirun has written arrives, also where the reader of stderr stalls for longer than what is behind is waited for.
+func TestHeadWhoseStderrIsReadLate(t *testing.T) {
+	r, late, err := os.Pipe()
+	must(t, err)
+	was := os.Stderr
+	os.Stderr = late
+	defer func() { os.Stderr = was }()
+	cmd := exec.Command("sh", "-c", "head -c 120000 /dev/zero >&2")
+	ctx, over := context.WithCancel(t.Context())
+	heard, err := startHeard(ctx, cmd)
+	must(t, err)
+	must(t, cmd.Wait()) // late takes 64 KiB, and the pipe before it as much
+	wrote := make(chan int)
+	go func() {
+		time.Sleep(1500 * time.Millisecond)
+		all, _ := io.ReadAll(r)
+		wrote <- len(all)
+	}()
+	over()
+	heard()
+	late.Close()
+	if n := <-wrote; n != 120000 {
+		t.Errorf("%d bytes of 120000 arrived", n)
+	}
 }
 
 // To an mpirun that is still there, the end of head is a daemon that failed.

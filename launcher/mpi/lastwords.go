@@ -3,6 +3,7 @@ package mpi
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -42,7 +43,7 @@ func (w *lastWords) Write(p []byte) (int, error) {
 
 // startHeard starts mpirun, whose stderr goes through lastWords, and ends it once it has had mpirunGrace after them and
 // is still there when ctx is not done. heard, called once mpirun is gone, passes on the rest of stderr; what others
-// that have it write later than a second is lost. It returns the job's code where mpirun was ended so, else 0.
+// that have it write later than two seconds is lost. It returns the job's code where mpirun was ended so, else 0.
 func startHeard(ctx context.Context, cmd *exec.Cmd) (heard func() int, err error) {
 	r, stderr, err := os.Pipe()
 	if err != nil {
@@ -56,11 +57,17 @@ func startHeard(ctx context.Context, cmd *exec.Cmd) (heard func() int, err error
 		return nil, err
 	}
 	w := &lastWords{to: os.Stderr, said: make(chan struct{}),
-		says: regexp.MustCompile(fmt.Sprintf(`Process name: \[\S*-%d@\d+,\d+\]\s+Exit code:\s+([1-9]\d{0,2})\s`, cmd.Process.Pid))}
+		says: regexp.MustCompile(fmt.Sprintf(`The first process to do so was:\s+Process name: \[\S*-%d@\d+,\d+\]\s+Exit code:\s+([1-9]\d{0,2})\s`, cmd.Process.Pid))}
 	var both sync.WaitGroup
 	ended := false
 	both.Go(func() {
-		_, _ = io.Copy(w, r) // a reader that is gone is mpirun's trouble, as it would be without this
+		_, err := io.Copy(w, r)                     // a reader that is gone is mpirun's trouble, as it would be without this
+		if errors.Is(err, os.ErrDeadlineExceeded) { // which leaves in the pipe what was there before
+			_ = r.SetReadDeadline(time.Now().Add(time.Second))
+			rest := make([]byte, 64<<10) // a pipe's size (pipe(7))
+			n, _ := r.Read(rest)
+			_, _ = w.Write(rest[:n])
+		}
 		r.Close()
 	})
 	both.Go(func() {
@@ -72,9 +79,9 @@ func startHeard(ctx context.Context, cmd *exec.Cmd) (heard func() int, err error
 		select {
 		case <-ctx.Done():
 		case <-time.After(mpirunGrace):
-			ended = true
-			fmt.Fprintf(os.Stderr, "sparkrun: mpirun had said that a rank failed, and did not end within %s: it was killed\n", mpirunGrace)
-			_ = cmd.Process.Kill()
+			if ended = cmd.Process.Kill() == nil; ended {
+				fmt.Fprintf(os.Stderr, "sparkrun: mpirun had said that a rank failed, and did not end within %s: it was killed\n", mpirunGrace)
+			}
 		}
 	})
 	return func() int {
