@@ -61,8 +61,9 @@ func startHeard(ctx context.Context, cmd *exec.Cmd) (heard func() int, err error
 	var both sync.WaitGroup
 	ended := false
 	both.Go(func() {
-		_, err := io.Copy(w, r)                     // a reader that is gone is mpirun's trouble, as it would be without this
-		if errors.Is(err, os.ErrDeadlineExceeded) { // which leaves in the pipe what was there before
+		// A reader that is gone is mpirun's trouble, as it would be without this.
+		_, err := io.Copy(w, r)
+		if errors.Is(err, os.ErrDeadlineExceeded) { // what was in the pipe by then still is
 			_ = r.SetReadDeadline(time.Now().Add(time.Second))
 			rest := make([]byte, 64<<10) // a pipe's size (pipe(7))
 			n, _ := r.Read(rest)
